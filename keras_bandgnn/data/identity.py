@@ -121,11 +121,11 @@ def added_reverses(edges, transformed, num_nodes: int) -> np.ndarray:
         transformed: `NodePairs` of the graph as a model sees it.
         num_nodes: Nodes of the graph.
     """
-    plain, own = without_types(transformed), without_types(edges)
+    plain, ends = without_types(transformed), without_types(edges)
     # Of edges both ways no message tells which of them it is.
-    forward = mirrored(plain.reversed(), own, num_nodes)
+    forward = mirrored(plain.reversed(), ends, num_nodes)
     usual = np.unique(transformed.types[forward])
-    reverse = mirrored(plain, own, num_nodes) & np.isin(transformed.types, usual)
+    reverse = mirrored(plain, ends, num_nodes) & np.isin(transformed.types, usual)
     return reverse | mirrored(transformed, edges, num_nodes)
 
 

@@ -200,8 +200,8 @@ def sparsity(
     fraction("threshold", threshold)
     one_of("level", level, LEVELS)
     shares = []
-    for each in _explanations(explanations, some=True):
-        size = np.abs(each.scores(level))
+    for explanation in _explanations(explanations, some=True):
+        size = np.abs(explanation.scores(level))
         if len(size):
             shares.append(np.mean(size < threshold * size.max()))
     return float(np.mean(shares)) if shares else 0.0
@@ -344,9 +344,9 @@ def _explanations(explanations: Any, some: bool = False) -> list:
     """
     expected = "a list of what the methods of explain return"
     listed = sequence("explanations", explanations, expected)
-    there = [each for each in listed if each is not None]
-    for each in there:
-        instance("explanations", each, Explanation, expected)
-    if not there:
+    present = [explanation for explanation in listed if explanation is not None]
+    for explanation in present:
+        instance("explanations", explanation, Explanation, expected)
+    if not present:
         refuse("explanations", "at least one explanation", explanations)
-    return there if some else list(listed)
+    return present if some else list(listed)

@@ -89,10 +89,10 @@ def message_factors(batch, factor=None):
     >>> message_factors({"edge": {}}) is None
     True
     """
-    own = edge_factor(batch)
-    if own is None or factor is None:
-        return factor if own is None else own
-    return factor * ops.cast(own, factor.dtype)
+    weight = edge_factor(batch)
+    if weight is None or factor is None:
+        return factor if weight is None else weight
+    return factor * ops.cast(weight, factor.dtype)
 
 
 def in_degrees(edge, num_nodes, weight=None):

@@ -160,16 +160,16 @@ def _check_count(declared: int, atoms: int) -> None:
 
 def _properties(lines: Sequence[str]) -> dict[str, Any]:
     """Return the data items of a molecule, numbers as such."""
-    found, name = {}, None
+    properties, name = {}, None
     for line in lines:
         if line.startswith(">") and (match := re.search("<(.*)>", line)):
             name = match[1]
-            found[name] = []
+            properties[name] = []
         elif not line.strip():
             name = None
         elif name is not None:
-            found[name].append(line)
-    return {name: _value("\n".join(rows)) for name, rows in found.items()}
+            properties[name].append(line)
+    return {name: _value("\n".join(rows)) for name, rows in properties.items()}
 
 
 def _value(text: str) -> int | float | str:
@@ -493,8 +493,8 @@ def _single(path: Path, format: str, options: Options) -> Iterator[Any]:
     if format == "gromos":
         frames = sum(line.strip() in ("POSITION", "POSITIONRED") for line in lines)
     else:
-        rest = [line for line in lines[int(lines[1]) + 3 :] if line.strip()]
-        frames = 2 if rest else 1
+        remaining = [line for line in lines[int(lines[1]) + 3 :] if line.strip()]
+        frames = 2 if remaining else 1
     if frames > 1:
         refuse_file(
             path,

@@ -323,11 +323,14 @@ def _check_sizes(file: Path, format: str | None, label: str | None) -> int | Non
         if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
             frames = _check_xyz(file, lines, label)
         elif format == "sdf" or name.endswith(".sdf"):
-            frames, rest = 0, False
+            frames, has_text = 0, False
             for line in lines:
                 end = line.startswith(b"$$$$")
-                frames, rest = frames + end, not end and (rest or bool(line.strip()))
-            frames += rest
+                frames, has_text = (
+                    frames + end,
+                    not end and (has_text or bool(line.strip())),
+                )
+            frames += has_text
         elif format == "vasp-xml" or name.startswith("vasprun"):
             frames = _check_xml(file, lines)
         elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):

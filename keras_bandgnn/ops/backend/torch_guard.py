@@ -235,19 +235,19 @@ class Guard:
                 self._cells.append(cell)
         yield path, value.__defaults__
         yield path, value.__kwdefaults__
-        for name, each in vars(value).items():
-            yield f"{path}.{name}", each
+        for name, part in vars(value).items():
+            yield f"{path}.{name}", part
 
     def _parts_of_class(self, path: str, cls: type) -> Iterator[tuple]:
         if not _is_library(cls.__module__):
             self.foreign = _described(path, cls)
         elif cls.__module__.partition(".")[0] in _PACKAGES[:3]:
             self._watch(cls.__qualname__, cls, vars(cls).values())
-            for name, each in vars(cls).items():
+            for name, part in vars(cls).items():
                 code = (property, staticmethod, classmethod)
-                is_code = callable(each) and not isinstance(each, type)
-                if is_code or isinstance(each, code):
-                    yield f"{cls.__qualname__}.{name}", each
+                is_code = callable(part) and not isinstance(part, type)
+                if is_code or isinstance(part, code):
+                    yield f"{cls.__qualname__}.{name}", part
             for base in cls.__bases__:
                 yield base.__qualname__, base
 
@@ -260,31 +260,36 @@ class Guard:
         yield path, getattr(value, "__dict__", {}).get("__wrapped__")
         if isinstance(value, dict):
             self._watch(path, value, value.values())
-            for name, each in value.items():
-                yield f"{path}[{name!r}]", each
+            for name, part in value.items():
+                yield f"{path}[{name!r}]", part
         elif isinstance(value, _CONTAINERS):
             if not isinstance(value, tuple | frozenset):
                 self._watch(path, value, value)
-            for number, each in enumerate(value):
-                yield f"{path}[{number}]", each
+            for number, part in enumerate(value):
+                yield f"{path}[{number}]", part
         if kind.__module__.partition(".")[0] not in _PACKAGES[:3]:
             return
         yield path, kind
-        own = getattr(value, "__dict__", None)
-        if own is None:
+        attributes = getattr(value, "__dict__", None)
+        if attributes is None:
             return
-        self._watch(path, own, own.values(), has_attributes=True)
+        self._watch(path, attributes, attributes.values(), has_attributes=True)
         # Public names first, which are those that a user knows.
-        for name in sorted(own, key=lambda name: name.startswith("_")):
-            if name in _HOOKS and own[name]:
+        for name in sorted(attributes, key=lambda name: name.startswith("_")):
+            if name in _HOOKS and attributes[name]:
                 self.foreign = f"a hook: {path}.{name}"
             elif name == "_modules":
-                for child, module in own[name].items():
+                for child, module in attributes[name].items():
                     if not self._is_unread(child):
                         yield f"{path}.{child}", module
-                self._watch(path, own[name], own[name].values(), has_attributes=True)
+                self._watch(
+                    path,
+                    attributes[name],
+                    attributes[name].values(),
+                    has_attributes=True,
+                )
             elif not self._is_unread(name):
-                yield f"{path}.{name}", own[name]
+                yield f"{path}.{name}", attributes[name]
 
 
 def _settings() -> tuple:

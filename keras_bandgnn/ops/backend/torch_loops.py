@@ -26,7 +26,9 @@ class _Loop:
         self.guard = Guard(model, with_labels=False)
         if self.guard.foreign is None:
             try:
-                traced = torch_programs.trace(step, [each.clone() for each in inputs])
+                traced = torch_programs.trace(
+                    step, [tensor.clone() for tensor in inputs]
+                )
             except torch_programs.NotRecordable:
                 return
             self.program, _ = torch_programs.program_of(traced)
@@ -45,8 +47,8 @@ def repeated(body: Callable, steps: int, state, constants, model):
 
     def step(number, *tensors):
         new = keras.tree.pack_sequence_as(state, tensors[: len(leaves)])
-        given = keras.tree.pack_sequence_as(constants, tensors[len(leaves) :])
-        return keras.tree.flatten(body(number, new, given))
+        values = keras.tree.pack_sequence_as(constants, tensors[len(leaves) :])
+        return keras.tree.flatten(body(number, new, values))
 
     # On the device of the state: others would be copied there by each operation.
     numbers = torch.arange(steps, device=leaves[0].device)

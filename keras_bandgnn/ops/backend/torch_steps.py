@@ -514,10 +514,13 @@ class _TrainingRecord(_Record):
 
         def update(*tensors):
             present = iter(tensors)
-            filled = [each if each is None else next(present) for each in gradients]
+            filled = [
+                gradient if gradient is None else next(present)
+                for gradient in gradients
+            ]
             self.optimizer.apply(filled, self.variables)
 
-        inputs = [each for each in gradients if each is not None]
+        inputs = [gradient for gradient in gradients if gradient is not None]
         state = _state_of(self.optimizer) + compat.held_values(self.variables)
         with torch.no_grad():
             before = [value.clone() for value in state]
