@@ -325,11 +325,10 @@ def _check_sizes(file: Path, format: str | None, label: str | None) -> int | Non
         elif format == "sdf" or name.endswith(".sdf"):
             frames, has_text = 0, False
             for line in lines:
-                end = line.startswith(b"$$$$")
-                frames, has_text = (
-                    frames + end,
-                    not end and (has_text or bool(line.strip())),
-                )
+                if line.startswith(b"$$$$"):
+                    frames, has_text = frames + 1, False
+                else:
+                    has_text = has_text or bool(line.strip())
             frames += has_text
         elif format == "vasp-xml" or name.startswith("vasprun"):
             frames = _check_xml(file, lines)

@@ -514,10 +514,7 @@ class _TrainingRecord(_Record):
 
         def update(*tensors):
             present = iter(tensors)
-            filled = [
-                gradient if gradient is None else next(present)
-                for gradient in gradients
-            ]
+            filled = [g if g is None else next(present) for g in gradients]
             self.optimizer.apply(filled, self.variables)
 
         inputs = [gradient for gradient in gradients if gradient is not None]
