@@ -430,6 +430,7 @@ def test_pairs_around_sampled_nodes():
         None,
         shuffle=True,
         seed=4,
+        undirected=False,
         sampler=NeighborSampler([-1, -1]),
     )
     whole = task._link_loader(
@@ -440,6 +441,7 @@ def test_pairs_around_sampled_nodes():
         None,
         shuffle=True,
         seed=4,
+        undirected=False,
     )
     assert len(loader) == len(whole)
     for index in range(len(loader)):

@@ -123,13 +123,14 @@ class TableEncoder(GraphEncoder):
         if not self.encoder.is_adapted:
             self.encoder.learn(cells)
         if isinstance(self.context, list):
+            graphs = (_graph_of(self.encoder, row.get(self.column)) for row in rows)
             if self.on_error == "skip":
                 # Rows that are skipped teach nothing.
-                rows = [
-                    row
-                    for row in rows
-                    if _graph_of(self.encoder, row.get(self.column)) is not None
-                ] or rows
+                graphs = list(graphs)
+                pairs = zip(rows, graphs, strict=True)
+                rows = [row for row, graph in pairs if graph is not None] or rows
+            graph = next((graph for graph in graphs if graph is not None), None)
+            self._refuse_overwriting(self.context, graph.node if graph else ())
             learnt = self._columns(rows)
             whole = [row for row in rows if _is_whole(row, learnt)]
             if self.on_error == "skip" and whole and len(whole) < len(rows):
