@@ -1,12 +1,19 @@
 import gc
 import os
 import random
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from run import EVERYWHERE, HOST_ONLY, PROGRAMS
+
+# What is tested here is computed by the backend.
+EVERY_BACKEND = (
+    "tests/distribution",
+    "tests/layers",
+    "tests/ops",
+    "tests/primitives",
+    "tests/tpu",
+)
 
 
 @pytest.fixture(scope="session")
@@ -23,74 +30,43 @@ def shared_data() -> Path:
     pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")
 
 
-def shared_out(
-    case: int, backend: str, backends: list[str], turn: int, first: bool
-) -> bool:
-    """Whether a backend runs a case.
+# Whether this is a further backend of tests/run.py, which runs what differs there.
+IS_FURTHER = os.environ.get("KB_TEST_SCOPE") == "backends"
 
-    Args:
-        case: Its number.
-        backend: The backend.
-        backends: Those that share the cases. The only one, or none, runs all.
-        turn: The case goes to another backend in the next turn.
-        first: Whether the first backend runs all cases, and the others share them.
-    """
-    place = backends.index(backend) if backend in backends else 0
-    if len(backends) < 2 or (first and place == 0):
-        return True
-    sharing = len(backends) - first
-    # Counting the ones of the number, not every second case: in a product of two
-    # tables each backend meets all values of both.
-    return (case.bit_count() + turn) % sharing == place - first
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Import no file without a test for this backend."""
+    if not IS_FURTHER or not collection_path.name.startswith("test_"):
+        return None
+    path = collection_path.relative_to(Path(__file__).parents[1]).as_posix()
+    if path.startswith(EVERY_BACKEND):
+        return None
+    source = collection_path.read_text("utf-8")
+    return None if "every_backend" in source or "skipif" in source else True
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what another backend of tests/run.py runs in this turn."""
-    backends = os.environ.get("KB_TEST_BACKENDS", "").split()
-    backend = os.environ.get("KERAS_BACKEND", "")
-    turn = int(os.environ.get("KB_TEST_TURN", 0))
-    kept, left, cases = [], [], Counter()
-    for item in items:
-        node, sweep = next(item.iter_markers_with_node("sweep"), (None, None))
-        options = sweep.kwargs if sweep else {}
-        everywhere = item.nodeid.startswith(EVERYWHERE) or any(
-            item.iter_markers("skipif")
-        )
-        if (not sweep and everywhere) or any(
-            name in item.name for name in options.get("core", ())
-        ):
-            kept.append(item)
-            continue
-        # The cases of a test, or the tests of a file.
-        name = item.nodeid.partition("[" if node is item else "::")[0]
-        program = item.nodeid.startswith(PROGRAMS)
-        program = program and not item.nodeid.startswith(HOST_ONLY)
-        first = options.get("first", not program)
-        shared = shared_out(cases[name], backend, backends, turn, first)
-        (kept if shared else left).append(item)
-        cases[name] += 1
-    items[:] = kept
-    if left:
-        config.hook.pytest_deselected(items=left)
-
-
-@pytest.fixture(autouse=True)
-def host_alone(request):
-    """Fails where a test that runs on one backend alone calls that backend."""
-    folder = Path(__file__).parents[1]
-    path = request.path.relative_to(folder).as_posix()
-    if not path.startswith(HOST_ONLY) or os.environ.get("KERAS_BACKEND") != "torch":
-        yield
+    """Leave out what runs on the first backend of tests/run.py alone."""
+    if not IS_FURTHER:
         return
-    from torch.overrides import TorchFunctionMode
+    selected = [item for item in items if differs_by_backend(item)]
+    config.hook.pytest_deselected(items=[i for i in items if i not in set(selected)])
+    items[:] = selected
 
-    class Refuse(TorchFunctionMode):
-        def __torch_function__(self, function, types, args=(), kwargs=None):
-            raise AssertionError(f"{path} calls torch: not HOST_ONLY of tests/run.py")
 
-    with Refuse():
-        yield
+def differs_by_backend(item: pytest.Item) -> bool:
+    """Return whether a test runs on every backend.
+
+    So do the tests of `EVERY_BACKEND`, those that skip backends, and those marked
+    `every_backend`. With words, the mark selects tests that have one in their name, in
+    the folders of `EVERY_BACKEND` as well.
+    """
+    mark = item.get_closest_marker("every_backend")
+    if mark:
+        return any(word in item.name for word in mark.args or ("",))
+    by_name = item.nodeid.startswith(EVERY_BACKEND)
+    return by_name or any(item.iter_markers("skipif"))
 
 
 @pytest.fixture(autouse=True)

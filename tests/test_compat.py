@@ -11,6 +11,8 @@ import pytest
 import keras_bandgnn
 from keras_bandgnn import compat
 
+pytestmark = pytest.mark.every_backend
+
 PACKAGE = Path(keras_bandgnn.__file__).parent
 NAMES = {
     *("_aggregate_additional_loss", "_all_reduce_sum_gradients", "_cardinality"),

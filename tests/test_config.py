@@ -10,6 +10,8 @@ import pytest
 
 from keras_bandgnn import config
 
+pytestmark = pytest.mark.every_backend
+
 on_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not os.path.exists("/proc/self/statm"),
     reason="reads /proc, and sets malloc of glibc",

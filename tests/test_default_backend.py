@@ -6,6 +6,8 @@ import pytest
 
 from keras_bandgnn.default_backend import replace_missing_backend
 
+pytestmark = pytest.mark.every_backend
+
 
 @pytest.mark.parametrize(
     ("variable", "configured", "installed", "expected"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 import pytest
 from registered import registered_primitives
@@ -24,8 +23,6 @@ PAGES = [page for page in PAGES if page.parent.name != "api"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXAMPLES += sorted((ROOT / "examples" / "keras_io").glob("*.py"))
 EXAMPLES = [path for path in EXAMPLES if path.name != "tables.py"]
-# They compile many programs, and their parts have tests on every backend.
-FIRST_BACKEND = ("tutorials/crystals-and-forces.md", "tutorials/tuning.md")
 
 
 def name_of(page):
@@ -34,16 +31,12 @@ def name_of(page):
 
 # torch_geometric deprecates parts of torch as it loads.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is dep:DeprecationWarning")
-@pytest.mark.sweep(first=False, core=("README.md",))
+@pytest.mark.every_backend("README.md")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
     if not blocks:
         pytest.skip("no Python on the page")
-    backends = os.environ.get("KB_TEST_BACKENDS", "").split()
-    elsewhere = backends and backends[0] != keras.backend.backend()
-    if name_of(page) in FIRST_BACKEND and elsewhere:
-        pytest.skip("the first backend runs it")
     monkeypatch.chdir(tmp_path)
     # Figures are drawn, but no window is opened.
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -57,7 +50,7 @@ def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-@pytest.mark.sweep(first=False, core=("data_parallel.py",))
+@pytest.mark.every_backend("data_parallel.py")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
 def test_example_runs_in_short_form(example, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -122,7 +115,6 @@ def rows_of(page, key):
                 yield names
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("plan", list(plans_of_everything()), ids=str)
 def test_architecture_names_every_array_of_a_batch(plan):
     page = (ROOT / "docs" / "architecture.md").read_text()

@@ -8,6 +8,8 @@ import pytest
 
 import keras_bandgnn as kb
 
+pytestmark = pytest.mark.every_backend
+
 LOAD = """
 import sys
 {imports}

@@ -188,7 +188,6 @@ def test_docs_and_examples_use_public_names_only():
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", modules())
 def test_examples_in_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

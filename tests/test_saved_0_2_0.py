@@ -22,10 +22,11 @@ CASES = saved.cases()
 TRAINED = saved.trained_cases()
 IS_TENSORFLOW = os.environ.get("KERAS_BACKEND") == "tensorflow"
 IS_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
-# Loading is the same on all backends but for the devices of the weights: in
-# tests/run.py the others load and run each backbone and each task, and with --full all.
-IS_ALL = IS_TORCH or not os.environ.get("KB_TEST_BACKENDS")
-RUN = list(CASES) if IS_ALL else sorted(set(CASES) & set(TRAINED))
+# Loading is the same on all backends but for the devices of the weights: these cases
+# have each backbone and each task.
+pytestmark = pytest.mark.every_backend(
+    *(f"[{name}]" for name in TRAINED), "every", "store", "loader"
+)
 # Outputs of float32 on the scale of the largest one.
 TOLERANCE = 2e-6 if IS_TORCH else 1e-5
 
@@ -86,7 +87,7 @@ def without_names(config):
     return {key: without_names(v) for key, v in config.items() if key != "name"}
 
 
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", list(CASES))
 def test_presets_and_keras_files(files, predictions, name):
     """They load, hold the same, and predict what they predicted."""
     _, backbone, variant = CASES[name]

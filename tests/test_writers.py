@@ -15,8 +15,6 @@ from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.training import ElasticTuner, SaveProgress
 from tests.linting.samples import result
 
-pytestmark = pytest.mark.sweep
-
 GRAPHS = [
     kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, i % 4]}, label=i % 2)
     for i in range(4)

@@ -63,7 +63,6 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_logits_equal_the_oracle(name):
     graphs, task = graphs_of(0), selector()
@@ -74,7 +73,6 @@ def test_logits_equal_the_oracle(name):
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "replicas"),
     [("grouped", 1), ("grouped", 2), ("aggregate", 1), ("segment", 2), ("unmerged", 1)],

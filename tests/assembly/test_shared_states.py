@@ -22,6 +22,8 @@ from tests.assembly.test_receptive_field import (
     selector,
 )
 
+pytestmark = pytest.mark.every_backend("data_set_of_tensorflow", "grouped-False-1")
+
 BACKEND = keras.backend.backend()
 GROUPED = SCHEDULES["grouped"]
 # Graphs of a supergraph.
@@ -84,7 +86,6 @@ def test_the_first_of_equal_rows(colours):
     assert found.tolist() == [colours.index(each) for each in colours]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "exact", "replicas"),
     [

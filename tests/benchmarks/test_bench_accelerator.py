@@ -18,7 +18,6 @@ from examples.benchmarks import accelerator_plans as plans
 from examples.benchmarks.__main__ import main
 
 pytestmark = [
-    pytest.mark.sweep,
     # torch_geometric deprecates parts of torch as it loads.
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]

@@ -94,7 +94,6 @@ def great(tmp_path):
     return path
 
 
-@pytest.mark.sweep
 def test_all_parts_in_small(corpus, fixes, great, tmp_path, capsys, monkeypatch):
     progress = report.progress
     monkeypatch.setattr(report, "progress", lambda title: progress(title, every=0.0))

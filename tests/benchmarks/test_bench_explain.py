@@ -6,8 +6,6 @@ import pytest
 from examples.benchmarks.__main__ import main
 from keras_bandgnn.cli import report
 
-pytestmark = pytest.mark.sweep
-
 
 # torch_geometric deprecates parts of torch as it loads.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -53,7 +53,6 @@ def test_without_the_peer_the_error_says_what_to_install(monkeypatch, capsys):
     assert 'pip install "dm-tree"' in capsys.readouterr().err
 
 
-@pytest.mark.sweep
 def test_accuracies_and_times_stand_beside_those_of_the_peer(
     chain, monkeypatch, capsys, tmp_path
 ):

@@ -3,12 +3,9 @@
 import json
 
 import keras
-import pytest
 
 from examples.benchmarks import latency
 from examples.benchmarks.__main__ import main
-
-pytestmark = pytest.mark.sweep
 
 
 def test_latency_of_a_molecule_and_a_function(tmp_path, capsys):

@@ -7,8 +7,6 @@ from examples.benchmarks.__main__ import main
 from keras_bandgnn import Graph
 from keras_bandgnn.data import write_store
 
-pytestmark = pytest.mark.sweep
-
 
 # torch_geometric deprecates parts of torch as it loads.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

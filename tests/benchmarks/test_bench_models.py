@@ -7,7 +7,6 @@ from examples.benchmarks import models
 from examples.benchmarks.__main__ import main
 
 pytestmark = [
-    pytest.mark.sweep,
     # torch_geometric deprecates parts of torch as it loads.
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
 ]

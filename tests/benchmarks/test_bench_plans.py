@@ -8,8 +8,6 @@ from examples.benchmarks.__main__ import main
 from keras_bandgnn.data import write_store
 from keras_bandgnn.testing import random_graph
 
-pytestmark = pytest.mark.sweep
-
 
 @pytest.fixture
 def store(tmp_path):

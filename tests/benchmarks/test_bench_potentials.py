@@ -5,7 +5,6 @@ import pytest
 
 from examples.benchmarks.__main__ import main
 
-pytestmark = pytest.mark.sweep
 SMALL = ["--hidden", "4", "--layers", "1", "--cutoff", "3", "--steps", "4"]
 
 

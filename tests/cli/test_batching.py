@@ -9,8 +9,6 @@ from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import write_store
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor
 
-pytestmark = pytest.mark.sweep
-
 OPTIONS = ["--batch-size", "3", "--steps", "40", "--hidden", "4", "--layers", "1"]
 
 

@@ -3,7 +3,7 @@ import pytest
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.planning.cost import Hardware
 
-pytestmark = pytest.mark.sweep(core=("test_calibrate_writes_what_show_reads",))
+pytestmark = pytest.mark.every_backend("test_calibrate_writes_what_show_reads")
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,6 @@ from keras_bandgnn.cli.main import main
 from keras_bandgnn.linting import checker, project_files
 from tests.linting.samples import Spelled
 
-pytestmark = pytest.mark.sweep
-
 
 @pytest.fixture
 def source(monkeypatch):

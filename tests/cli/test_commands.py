@@ -16,7 +16,7 @@ from keras_bandgnn.programs import read_varmisuse, write_varmisuse
 from keras_bandgnn.programs.program_files import find_programs
 from keras_bandgnn.programs.python_source import program_graphs
 
-pytestmark = pytest.mark.sweep(core=("test_compile_train_evaluate_predict",))
+pytestmark = pytest.mark.every_backend("test_compile_train_evaluate_predict")
 
 # Each function reads its variables in a fixed manner that a small model can learn.
 FUNCTION = """

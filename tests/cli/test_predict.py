@@ -10,8 +10,6 @@ import pytest
 
 from keras_bandgnn.cli.main import main
 
-pytestmark = pytest.mark.sweep
-
 FUNCTION = """
 def f{k}(alpha, beta):
     total = alpha + beta

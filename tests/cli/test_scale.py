@@ -12,8 +12,6 @@ from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.tpu import aot_compile as tpu_check
 from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
 
-pytestmark = pytest.mark.sweep
-
 SIZES = ["--nodes", "256", "--graphs", "4", "--candidates", "4"]
 PAPER = ["--nodes", "70272", "--graphs", "42", "--plan", "banded:128"]
 

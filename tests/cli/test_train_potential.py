@@ -16,8 +16,6 @@ import ase.build  # noqa: E402
 import ase.io  # noqa: E402
 from ase.calculators.emt import EMT  # noqa: E402
 
-pytestmark = pytest.mark.sweep
-
 
 def frames(count, seed=0, elements=("Cu", "Cu", "Cu", "Al")):
     """Disturbed cells with the labels of ASE's EMT potential."""

@@ -12,8 +12,6 @@ from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
 from keras_bandgnn.data import files
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
-pytestmark = pytest.mark.sweep
-
 
 @pytest.fixture
 def data(tmp_path):

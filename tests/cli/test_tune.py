@@ -8,8 +8,6 @@ from keras_bandgnn.cli.main import main
 
 pytest.importorskip("keras_tuner")
 
-pytestmark = pytest.mark.sweep
-
 
 @pytest.fixture
 def data(tmp_path):

@@ -17,7 +17,7 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.primitives import Banded, Plan
 
-pytestmark = pytest.mark.sweep
+pytestmark = pytest.mark.every_backend("is_the_gradient", "edge_features_are")
 
 METHODS = {
     "saliency": {},

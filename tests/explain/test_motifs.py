@@ -8,8 +8,6 @@ import pytest
 
 from keras_bandgnn import explain
 
-pytestmark = pytest.mark.sweep
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "explanations.py"
 GRADIENTS = (explain.saliency, explain.integrated_gradients, explain.gnn_explainer)
 

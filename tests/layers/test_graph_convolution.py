@@ -86,7 +86,7 @@ def check(layer, x, graphs, **options):
     assert np.isfinite(out).all()
 
 
-@pytest.mark.sweep
+@pytest.mark.every_backend("segment-3", "grouped-3", "banded-3")
 @pytest.mark.parametrize("types", [1, 3])
 @pytest.mark.parametrize("name", PLANS)
 def test_equals_the_oracle_under_every_plan(name, types):

@@ -9,8 +9,7 @@ import keras_bandgnn as kb
 from keras_bandgnn.models import MessagePassingBackbone
 from keras_bandgnn.models.message_passing.message_passing_backbone import NORMS
 
-# Each case compiles models of its own: one backend runs it.
-pytestmark = pytest.mark.sweep(first=False)
+pytestmark = pytest.mark.every_backend
 
 POLICIES = ("mixed_bfloat16", "mixed_float16")
 

@@ -19,6 +19,8 @@ from keras_bandgnn.models import (
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, GraphPreprocessor
 from tests.oracles import geometric as oracle
 
+pytestmark = pytest.mark.every_backend("finite_differences")
+
 QM9 = (1, 6, 7, 8, 9)
 AFLOW = tuple(range(1, 75))
 
@@ -123,7 +125,6 @@ def task_of(backbone, **options):
     return GraphRegressor(backbone, preprocessor=preprocessor, **options)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("cls", "width", "aflow", "qm9", "head"),
     [
@@ -149,7 +150,6 @@ def test_the_profiled_models_are_the_defaults():
     assert SchNetBackbone(QM9).reduce == MPEUBackbone(QM9).reduce == "mean"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "replicas"), [(name, 1 + i % 2) for i, name in enumerate(BACKBONES)]
 )
@@ -206,7 +206,6 @@ def gradients(backbone, x, cotangent):
     return numpy(of_edges), dict(zip(paths, map(numpy, own), strict=True))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", BACKBONES)
 def test_gradients_equal_finite_differences(name):
     backbone = make(name)
@@ -257,7 +256,6 @@ def rotation(seed):
     return matrix * np.sign(np.diag(upper))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAMILIES)
 def test_moving_a_structure_changes_no_energy(name):
     task, graphs = task_of(make(name), readout="sum"), molecules()
@@ -308,7 +306,6 @@ def test_vectors_equal_the_oracle_and_turn_with_the_structure(name):
     np.testing.assert_allclose(numpy(other), want, atol=1e-5)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_about_the_batch_changes_a_prediction(name):
     task, graphs = task_of(make(name)), molecules()
@@ -407,7 +404,6 @@ def test_schnet_equals_torch_geometric():
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", FAMILIES)
 def test_files_hold_the_model(name, tmp_path):
     backbone = make(name)
@@ -502,7 +498,6 @@ def test_bad_arguments(build, message):
         build()
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["schnet", "mpeu", "painn"])
 def test_it_learns_from_geometry(name):
     keras.utils.set_random_seed(0)

@@ -22,6 +22,8 @@ from keras_bandgnn.preprocessing import (
 )
 from tests.oracles import attention as oracle
 
+pytestmark = pytest.mark.every_backend("dense_oracle")
+
 # Arguments with which each pattern is tried; a new one needs an entry.
 PATTERNS = {
     "sparse": [{}, {"global_token": True}],

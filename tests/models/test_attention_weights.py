@@ -92,7 +92,6 @@ def test_gat_weights_with_options_are_those_of_its_messages(
             np.testing.assert_allclose(dense(weights, size, size), shares, atol=1e-5)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("attention", ["sparse", "full", "periodic", "augment"])
 def test_transformer_weights_give_the_output_of_each_layer(attention):
     graphs = graphs_of(3, seed=4)

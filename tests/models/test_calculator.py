@@ -15,6 +15,10 @@ from keras_bandgnn.preprocessing import (
     TargetNormalizer,
 )
 
+pytestmark = pytest.mark.every_backend(
+    "are_those_of_predict", "strain_derivative", "keeps_momentum"
+)
+
 ase = pytest.importorskip("ase")
 pytest.importorskip("matscipy")
 

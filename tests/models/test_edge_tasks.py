@@ -25,7 +25,6 @@ from keras_bandgnn.primitives import Banded, Plan, ReceptiveField, Segment
 from keras_bandgnn.serving import GraphPacker
 
 # Losses and metrics of every task are tested on every backend in test_keras_numbers.py.
-pytestmark = pytest.mark.sweep
 
 
 def graph_of(seed=0, nodes=12, edges=30, label=True, **changes):

@@ -12,6 +12,8 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.primitives import Plan, ReceptiveField
 
+pytestmark = pytest.mark.every_backend("order_of_the_caller")
+
 H, K = 8, 2
 
 
@@ -72,7 +74,6 @@ def test_embeddings_are_the_states_in_the_order_of_the_caller():
     assert plain.embed([]) == []
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["gat", "gcn", "ggnn", "graphormer", "schnet", "painn"]
 )

@@ -10,6 +10,10 @@ from test_calculator import crystal, task_of
 import keras_bandgnn as kb
 from keras_bandgnn.models.ensemble import StackedModel
 
+pytestmark = pytest.mark.every_backend(
+    "one_program_runs", "energies_forces", "saved_and_loaded"
+)
+
 COUNT = 3
 
 

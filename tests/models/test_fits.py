@@ -12,6 +12,8 @@ from registered import molecules, plain_graphs
 
 import keras_bandgnn as kb
 
+pytestmark = pytest.mark.every_backend
+
 FITS = 12
 
 

@@ -11,6 +11,8 @@ from keras_bandgnn.preprocessing import (
     KNearestGraph,
 )
 
+pytestmark = pytest.mark.every_backend("slope", "learns")
+
 BACKBONES = {
     "schnet": lambda: kb.models.SchNetBackbone(
         (1, 6, 8), hidden_dim=16, num_gaussians=30, num_steps=2, reduce="sum"
@@ -46,7 +48,6 @@ def task_of(name, layer, **options):
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", BACKBONES)
 def test_forces_are_the_negative_slope_of_the_energy(name):
     rng = np.random.default_rng(0)

@@ -75,7 +75,6 @@ def numpy(tensor):
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("types", [1, 3])
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("name", ["gcn", "gat"])

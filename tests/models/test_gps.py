@@ -62,7 +62,6 @@ CASES = [(local, "full", None) for local in [*LOCAL, None]]
 CASES += [("gine", attention, 9) for attention in ATTENTION]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(("local", "attention", "max_length"), CASES)
 def test_nothing_about_the_batch_changes_states(local, attention, max_length):
     options = EDGES if local else {}
@@ -265,7 +264,7 @@ FRAMES = {
 }
 
 
-@pytest.mark.sweep(core=["GPSBackbone"])
+@pytest.mark.every_backend("GPSBackbone")
 @pytest.mark.parametrize("name", FRAMES)
 def test_layers_that_are_computed_again_train_the_same(name):
     """Gradients, moving averages and seeds, which move once in a step."""

@@ -120,7 +120,6 @@ def test_several_targets_with_missing_labels():
     np.testing.assert_allclose(kept["loss"], history["loss"], rtol=1e-4)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", READOUTS)
 def test_preset_round_trip(name, tmp_path):
     graphs = molecules(20)

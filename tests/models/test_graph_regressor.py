@@ -88,7 +88,6 @@ def assert_close(rows, expected, tolerance=1e-5):
         np.testing.assert_allclose(own, other, atol=tolerance * scale)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", PLANS)
 def test_predictions_equal_the_oracle_under_every_plan(name):
     task = make_task(num_targets=2)
@@ -99,7 +98,6 @@ def test_predictions_equal_the_oracle_under_every_plan(name):
     assert_close(rows, [regressor_outputs(graph, task) for graph in graphs])
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("key", [None, "atomic_number"])
 @pytest.mark.parametrize(("mode", "readout"), [("graph", "mean"), ("atom", "sum")])
 def test_predictions_are_in_the_units_of_the_labels(mode, key, readout):

@@ -23,6 +23,10 @@ from keras_bandgnn.preprocessing import (
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
 from keras_bandgnn.training import ElasticTuner, RecompileGuard
 
+pytestmark = pytest.mark.every_backend(
+    "transformer_conv", "full_attention", "is_saved", "computed_again"
+)
+
 H, K, LAYERS, DISTANCE = 8, 2, 2, 2
 
 
@@ -64,7 +68,6 @@ def states_of(backbone, graphs, **options):
     return [rows for _, rows in sorted(unbatch(numpy(backbone(x)), x, "node"))]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("attention", ["sparse", "full", "augment"])
 def test_nothing_about_the_batch_changes_states(attention):
     graphs = graphs_of()

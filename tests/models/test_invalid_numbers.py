@@ -8,9 +8,6 @@ import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 from tests.registered import BACKBONES, backbone_and_loader, registered, sample_of
 
-# Each case compiles models of its own: one backend runs it.
-pytestmark = pytest.mark.sweep(first=False)
-
 NAMES = sorted(set(registered(kb.models.Backbone)))
 # The first node of each graph gets messages that weigh this much altogether.
 TOTALS = {"zero": 0.0, "small": -0.5, "cancelled": -1.0, "negative": -3.0}

@@ -9,6 +9,8 @@ from task_samples import BACKBONES, TASKS
 
 import keras_bandgnn as kb
 
+pytestmark = pytest.mark.every_backend
+
 
 @pytest.fixture(scope="module", params=TASKS)
 def sample(request):

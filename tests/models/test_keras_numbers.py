@@ -12,6 +12,8 @@ from keras_bandgnn.preprocessing import (
     StaticBatcher,
 )
 
+pytestmark = pytest.mark.every_backend
+
 BATCHERS = {
     "constant": lambda: StaticBatcher(4),
     "64": lambda: StaticBatcher(5, "64"),

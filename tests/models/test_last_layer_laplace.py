@@ -7,6 +7,8 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.models.last_layer_laplace import maximise_evidence
 
+pytestmark = pytest.mark.every_backend("of_the_posterior", "saved_and_loaded")
+
 READOUTS = {
     "mean": dict(readout="mean"),
     "sum": dict(readout="sum"),

@@ -21,6 +21,8 @@ from keras_bandgnn.preprocessing import (
 from keras_bandgnn.preprocessing.sampling.negative_sampler import KINDS
 from keras_bandgnn.training import mean_reciprocal_rank
 
+pytestmark = pytest.mark.every_backend("knowledge_graph", "test_files", "one_shape")
+
 NODES = 40
 
 

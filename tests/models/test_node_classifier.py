@@ -98,7 +98,6 @@ def test_labels_outside_the_mask_teach_nothing():
         np.testing.assert_array_equal(own, other)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("kind", [GCNBackbone, GATBackbone, GGNNBackbone])
 def test_rows_are_in_the_callers_order(kind, tmp_path):
     graphs = [block_model(seed, 10 + 7 * seed) for seed in range(4)]

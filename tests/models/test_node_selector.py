@@ -22,6 +22,10 @@ from keras_bandgnn.testing import random_graph
 from keras_bandgnn.training import make_optimizer
 from tests.oracles.dense import ggnn, selector_logits
 
+pytestmark = pytest.mark.every_backend(
+    "one_compilation", "above_the_budget", "resumed", "mixed_precision"
+)
+
 INPUTS = {"type": 10, "subtoken": 10, "x": {"features": 2}}
 STEPS = 3
 PLANS = {
@@ -66,7 +70,6 @@ def assert_close(logits, expected):
         np.testing.assert_allclose(own, other, atol=1e-5 * scale)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("readout", ["candidate", "slot"])
 @pytest.mark.parametrize("name", PLANS)
 def test_logits_equal_the_oracle_under_every_plan(name, readout):

@@ -17,8 +17,6 @@ from keras_bandgnn.models import (
 )
 from keras_bandgnn.preprocessing import GraphPreprocessor, RCMKCompile, StaticBatcher
 
-pytestmark = pytest.mark.sweep
-
 NAMES = ["red", "green", "blue"]
 
 

@@ -18,6 +18,8 @@ from keras_bandgnn.models import Backbone, Task, list_presets
 from keras_bandgnn.saving import preset_hub, preset_paths
 from keras_bandgnn.saving.preset_files import count_parameters
 
+pytestmark = pytest.mark.every_backend("pinned", "another_backend")
+
 GOLDEN = Path(__file__).with_name("preset_outputs.json")
 HOME = preset_paths.home()
 SOURCE = "def area(width, height):\n    half = width / 2\n    return half * height\n"
@@ -140,7 +142,6 @@ def outputs(name):
     return task, [np.ravel(v)[:8].tolist() for v in values]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", list_presets())
 def test_outputs_are_pinned(name):
     task, values = outputs(name)

@@ -9,8 +9,7 @@ import task_samples
 
 import keras_bandgnn as kb
 
-# Each case compiles models of its own: one backend runs it.
-pytestmark = pytest.mark.sweep(first=False)
+pytestmark = pytest.mark.every_backend("no_more")
 
 EXPLAIN = {
     "saliency": {},

@@ -16,6 +16,10 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
 
+pytestmark = pytest.mark.every_backend(
+    "one_compilation", "prediction_by_layer", "pairs_around"
+)
+
 NODES = 60
 # Many programs or many steps, of layers that other tests run on every backend.
 on_torch = pytest.mark.skipif(

@@ -22,8 +22,6 @@ from keras_bandgnn.preprocessing import (
 )
 
 # Losses and metrics of every task are tested on every backend in test_keras_numbers.py.
-pytestmark = pytest.mark.sweep
-
 NAMES = ["gap", "dipole", "charge"]
 STD = [2.0, 0.5, 4.0]
 LEVELS = {"graph": GraphRegressor, "node": NodeRegressor, "edge": EdgeRegressor}

@@ -18,7 +18,7 @@ from keras_bandgnn.preprocessing import (
 pytest.importorskip("matscipy")
 
 # Agreement runs everywhere; backends share the rest.
-pytestmark = pytest.mark.sweep(core=("agree",))
+pytestmark = pytest.mark.every_backend("agree")
 GOLDEN = Path(__file__).with_name("stress_reference.json")
 BACKBONES = {
     "schnet": lambda: kb.models.SchNetBackbone(

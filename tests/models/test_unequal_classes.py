@@ -17,8 +17,6 @@ from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 
 # Losses of every task are compared with NumPy on every backend in
 # test_keras_numbers.py.
-pytestmark = pytest.mark.sweep
-
 CLASSES = {"graph": GraphClassifier, "node": NodeClassifier, "edge": EdgeClassifier}
 STILL = keras.optimizers.SGD
 

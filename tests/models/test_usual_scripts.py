@@ -17,8 +17,8 @@ from task_samples import BACKBONES, NUM_CLASSES, data_of, graphs_of, task_of
 import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import GraphPreprocessor, StaticBatcher
 
-pytestmark = pytest.mark.sweep(
-    core=("test_ways_to_run", "test_mixed_precision", "test_saved_models_go_on")
+pytestmark = pytest.mark.every_backend(
+    "test_ways_to_run", "test_mixed_precision", "test_saved_models_go_on"
 )
 
 BACKEND = keras.backend.backend()

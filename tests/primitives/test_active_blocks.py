@@ -118,7 +118,6 @@ def states_of(backbone, x, training=False, variables=None):
     return keras.ops.convert_to_numpy(states), variables
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name, ordering",
     [*((name, "breadth_first") for name in PLANS), ("segment", "natural")],

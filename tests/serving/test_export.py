@@ -14,6 +14,8 @@ from keras_bandgnn.serving.exporting import _WRITERS, FlatModel
 from keras_bandgnn.serving.runtimes import ARTEFACTS
 from keras_bandgnn.serving.signature import Signature
 
+pytestmark = pytest.mark.every_backend("what_the_task_predicts")
+
 BACKEND = keras.backend.backend()
 FORMATS = [form for backend, form in _WRITERS if backend == BACKEND]
 # Runs without packages beyond the backend, or with TensorFlow beside JAX.

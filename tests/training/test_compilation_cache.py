@@ -7,6 +7,8 @@ import pytest
 
 from keras_bandgnn.training import enable_compilation_cache
 
+pytestmark = pytest.mark.every_backend
+
 BACKEND = keras.backend.backend()
 CODE = """
 import sys

@@ -12,6 +12,8 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.training import RecompilationError, RecompileGuard
 
+pytestmark = pytest.mark.every_backend
+
 COMPILES = keras.backend.backend() in ("jax", "tensorflow")
 EPOCHS = 2
 

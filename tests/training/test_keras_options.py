@@ -10,6 +10,8 @@ import keras_bandgnn as kb
 from keras_bandgnn import models
 from keras_bandgnn.preprocessing import GraphPreprocessor, StaticBatcher
 
+pytestmark = pytest.mark.every_backend
+
 BACKEND = keras.backend.backend()
 
 

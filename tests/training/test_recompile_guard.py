@@ -14,6 +14,8 @@ from keras_bandgnn.training.recompile_guard import (
     RecompileGuard,
 )
 
+pytestmark = pytest.mark.every_backend
+
 BACKEND = keras.backend.backend()
 compiled_steps = pytest.mark.skipif(
     BACKEND == "torch", reason="torch compiles only when asked to, which takes long"

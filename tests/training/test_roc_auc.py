@@ -5,6 +5,8 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.training.roc_auc import ROCAUC
 
+pytestmark = pytest.mark.every_backend("several_batches")
+
 
 def area(label, logit, weight=None):
     """Share of the pairs in the right order, ties half."""

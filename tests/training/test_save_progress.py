@@ -12,6 +12,10 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.training import SaveProgress
 
+pytestmark = pytest.mark.every_backend(
+    "middle_of_an_epoch", "every_backend", "shapes_that_vary"
+)
+
 
 class Stop(keras.callbacks.Callback):
     """Fails in the middle of an epoch, as a crash would."""

@@ -4,6 +4,8 @@ import pytest
 
 from keras_bandgnn.training import LinearDecay, make_optimizer
 
+pytestmark = pytest.mark.every_backend
+
 
 def test_linear_decay():
     decay = LinearDecay(2.0, decay_steps=10, end_factor=0.1)

@@ -12,8 +12,6 @@ from keras_bandgnn.tuning.dataset_spec import DatasetSpec  # noqa: E402
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials  # noqa: E402
 from keras_bandgnn.tuning.hypermodel import Objective  # noqa: E402
 
-pytestmark = pytest.mark.sweep
-
 FailedTrialError = keras_tuner.errors.FailedTrialError
 
 

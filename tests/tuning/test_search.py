@@ -19,8 +19,6 @@ from keras_bandgnn.tuning import failures, oracles  # noqa: E402
 from keras_bandgnn.tuning import workers as tuning_workers  # noqa: E402
 from keras_bandgnn.tuning.workers import Workers, cores_of  # noqa: E402
 
-pytestmark = pytest.mark.sweep
-
 # A hypermodel that trains nothing: its score follows from the values.
 STUB = """
 import json, os, sys, time

@@ -11,6 +11,8 @@ from keras_bandgnn.preprocessing.loading.epochs import spread
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph
 
+pytestmark = pytest.mark.every_backend("show_both_shapes", "batch_contract")
+
 
 def graphs_of(sizes, seed=0):
     rng = np.random.default_rng(seed)

@@ -17,6 +17,10 @@ from keras_bandgnn.data import open_store, write_store
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, StaticBatcher
 from keras_bandgnn.primitives import Grouped, Plan
 
+pytestmark = pytest.mark.every_backend(
+    "to_tf_data", "differ_in_every_size", "signatures"
+)
+
 BATCHERS = {
     "dynamic": lambda b: DynamicBatcher(b),
     "best_fit": lambda b: DynamicBatcher(b, packing="best_fit", window=8),

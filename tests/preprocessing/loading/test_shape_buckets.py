@@ -11,6 +11,8 @@ from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, Stati
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches, rung
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
 
+pytestmark = pytest.mark.every_backend("compile_once", "do_not_change")
+
 
 def ring(n, **options):
     a = np.arange(n)

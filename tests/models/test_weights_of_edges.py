@@ -9,9 +9,6 @@ import keras_bandgnn as kb
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 
-# Each case compiles models of its own: one backend runs it.
-pytestmark = pytest.mark.sweep(first=False)
-
 REFUSED = "whose messages have the weights of edges.*edge_weight='w'"
 
 
