@@ -30,13 +30,14 @@ def shared_data() -> Path:
     pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")
 
 
-# Whether this is a further backend of tests/run.py, which runs what differs there.
-IS_FURTHER = os.environ.get("KB_TEST_SCOPE") == "backends"
+# Set by tests/run.py: "release" for all tests, "landing" for all but those marked
+# `release`, "backends" for those of them that may differ between backends.
+SCOPE = os.environ.get("KB_TEST_SCOPE", "release")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Import no file without a test for this backend."""
-    if not IS_FURTHER or not collection_path.name.startswith("test_"):
+    if SCOPE != "backends" or not collection_path.name.startswith("test_"):
         return None
     path = collection_path.relative_to(Path(__file__).parents[1]).as_posix()
     if path.startswith(EVERY_BACKEND):
@@ -47,10 +48,12 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out what runs on the first backend of tests/run.py alone."""
-    if not IS_FURTHER:
+    """Leave out the tests that are not of the scope."""
+    if SCOPE == "release":
         return
-    selected = [item for item in items if differs_by_backend(item)]
+    selected = [item for item in items if not any(item.iter_markers("release"))]
+    if SCOPE == "backends":
+        selected = [item for item in selected if differs_by_backend(item)]
     config.hook.pytest_deselected(items=[i for i in items if i not in set(selected)])
     items[:] = selected
 

@@ -2,8 +2,9 @@
 
 python tests/run.py [--full] [backend ...] [-- pytest options]
 
-The first backend runs all tests. The others run those marked `every_backend` and the
-folders that tests/conftest.py names; with `--full` they run all tests, too.
+The first backend runs all tests but those marked `release`. Of these the others run
+those marked `every_backend` and the folders that tests/conftest.py names. `--full` runs
+all tests on each.
 """
 
 import functools
@@ -54,7 +55,7 @@ def run(backend: str, scope: str, options: list[str]) -> tuple[int, list[str]]:
 
     Args:
         backend: The backend.
-        scope: "all" tests, or those of "backends".
+        scope: The tests to run; see tests/conftest.py.
         options: Further options of pytest.
 
     Returns:
@@ -108,7 +109,7 @@ def main() -> int:
     backends = [name for name in arguments if name != "--full"] or list(BACKENDS)
     codes, failures = [], []
     for backend in backends:
-        scope = "all" if full or backend == backends[0] else "backends"
+        scope = "release" if full else "backends" if codes else "landing"
         code, lines = run(backend, scope, options)
         codes.append(code)
         failures += lines

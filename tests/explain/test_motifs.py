@@ -16,8 +16,13 @@ GRADIENTS = (explain.saliency, explain.integrated_gradients, explain.gnn_explain
     ("data", "network", "count", "epochs", "methods"),
     [
         ("houses", "GGNN", 300, 30, GRADIENTS),
-        ("houses", "GAT", 300, 30, (explain.saliency, explain.attention)),
-        ("molecules", "GGNN", 600, 12, GRADIENTS),
+        pytest.param(
+            *("houses", "GAT", 300, 30, (explain.saliency, explain.attention)),
+            marks=pytest.mark.release,
+        ),
+        pytest.param(
+            *("molecules", "GGNN", 600, 12, GRADIENTS), marks=pytest.mark.release
+        ),
         ("molecules", "GAT", 200, 8, (explain.attention,)),
     ],
 )
