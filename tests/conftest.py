@@ -42,8 +42,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     path = collection_path.relative_to(Path(__file__).parents[1]).as_posix()
     if path.startswith(EVERY_BACKEND):
         return None
-    source = collection_path.read_text("utf-8")
-    return None if "every_backend" in source or "skipif" in source else True
+    return None if "every_backend" in collection_path.read_text("utf-8") else True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,15 +60,13 @@ def pytest_collection_modifyitems(config, items):
 def differs_by_backend(item: pytest.Item) -> bool:
     """Return whether a test runs on every backend.
 
-    So do the tests of `EVERY_BACKEND`, those that skip backends, and those marked
-    `every_backend`. With words, the mark selects tests that have one in their name, in
-    the folders of `EVERY_BACKEND` as well.
+    So do the tests of `EVERY_BACKEND` and those marked `every_backend`. With words, the
+    mark selects tests that have one in their name, in those folders as well.
     """
     mark = item.get_closest_marker("every_backend")
     if mark:
         return any(word in item.name for word in mark.args or ("",))
-    by_name = item.nodeid.startswith(EVERY_BACKEND)
-    return by_name or any(item.iter_markers("skipif"))
+    return item.nodeid.startswith(EVERY_BACKEND)
 
 
 @pytest.fixture(autouse=True)

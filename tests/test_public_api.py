@@ -255,6 +255,7 @@ def test_import_after_keras_leaves_what_registers_nothing_for_its_use():
     assert len(modules) <= 225, "a module that registers nothing is imported on use"
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it logs itself")
 def test_import_prints_nothing_of_other_backends():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
@@ -263,6 +264,7 @@ def test_import_prints_nothing_of_other_backends():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is used")
 def test_training_and_files_import_no_other_backend(tmp_path):
     code = (

@@ -161,6 +161,8 @@ def test_graphs_of_plans_have_the_degree(family):
         plan.pack(edges, plans.budget_of(plan, edges))
 
 
+@pytest.mark.release
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="one CPU device")
 def test_collectives_of_two_devices(tmp_path):
     line = [sys.executable, "-m", "examples.benchmarks", "accelerator", "--small"]

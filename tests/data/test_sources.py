@@ -310,6 +310,7 @@ def test_torch_geometric(torch):
 # TensorFlow
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="loads TensorFlow only there"
 )

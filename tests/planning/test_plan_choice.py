@@ -256,6 +256,7 @@ def test_auto_plan_needs_no_graphs(monkeypatch):
     assert auto_plan(3) == Plan(rest=Grouped(256))
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="has no large groups")
 def test_types_with_many_rows_have_large_groups(monkeypatch):
     monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: False)

@@ -68,6 +68,7 @@ def test_evaluations_know_their_steps(always, capsys):
     )
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="it runs single steps")
 def test_several_steps_in_one_execution(always, capsys):
     task = task_of()

@@ -192,6 +192,7 @@ def test_models_that_are_no_tasks():
         model.fit(**arrays, callbacks=[GraphProgressBar()])
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the callback needs TensorFlow")
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")

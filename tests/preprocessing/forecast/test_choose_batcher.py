@@ -114,6 +114,7 @@ def test_a_hundred_thousand_steps_take_seconds():
         assert least <= len(found.examples) <= most
 
 
+@pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles per shape")
 def test_compilations_are_those_of_a_real_fit():
     graphs = graphs_of(3 + SIZES % 6)
