@@ -310,6 +310,7 @@ def test_models_over_a_task_are_bounded(monkeypatch):
 
     class Task:
         preprocessor = None
+        record_steps = None
 
     class Helper:
         def __init__(self, task, number):
