@@ -13,7 +13,6 @@ from keras_bandgnn import Graph
 from keras_bandgnn.cli import tpu_options
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
-from keras_bandgnn.models.joint_selection import JointSelection
 from keras_bandgnn.planning import plan_choice
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
@@ -33,6 +32,7 @@ from keras_bandgnn.primitives.base import (
     step_resource,
 )
 from keras_bandgnn.primitives.tiles import Tiles
+from keras_bandgnn.programs.tasks.joint_selection import JointSelection
 
 # The one file that takes keys and names of resources apart.
 READER = "primitives.base"

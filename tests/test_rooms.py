@@ -3,6 +3,7 @@
 import ast
 import itertools
 import runpy
+import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -14,9 +15,9 @@ import keras_bandgnn
 PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
-    "checks optional version import_hook compat lazy registration".split()
-    + "default_backend config arrays progress graph batch".split()
-    + "data saving programs ops primitives assembly planning".split()
+    "checks optional version import_hook compat plugins lazy registration".split()
+    + "default_backend config arrays progress workers graph batch".split()
+    + "data saving ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"
         for room in (
@@ -24,14 +25,17 @@ ROOMS = (
         )
     ]
     + ["preprocessing", "preprocessing.forecast"]
-    + "layers distribution training serving models explain linting tpu".split()
+    + "layers distribution training serving models explain tpu".split()
     + "tuning plotting".split()
     # Another name of `plotting`.
     + ["visualization"]
     + "testing cli __main__".split()
+    # The code-analysis tool, which no other room imports: see `plugins.PLUGINS`.
+    + ["programs"]
+    + [f"programs.{room}" for room in "encoders tasks linting commands".split()]
 )
 # These import no backend and no Keras.
-PLAIN = ("graph", "data", "programs", "assembly")
+PLAIN = ("graph", "data", "assembly", "programs")
 
 
 def name_of(path: Path) -> str:
@@ -89,6 +93,26 @@ def test_no_file_imports_a_room_above_its_own():
     assert not up, "\n".join(up)
 
 
+def test_only_the_table_of_plugins_leads_to_programs():
+    modules = [n for n in FILES if n and not n.startswith("programs")]
+    script = (
+        "import importlib, sys\n"
+        "from keras_bandgnn import plugins\n"
+        "plugins.PLUGINS.clear()\n"
+        "plugins.REGISTERED = ()\n"
+        "for name in sys.argv[1:]:\n"
+        "    try:\n"
+        "        importlib.import_module(f'keras_bandgnn.{name}')\n"
+        "    except ImportError as error:\n"
+        "        assert 'keras_bandgnn' not in (error.name or ''), error\n"
+        "loaded = [n for n in sys.modules if n.startswith('keras_bandgnn.programs')]\n"
+        "assert not loaded, loaded\n"
+    )
+    # Each backend has files that import it.
+    modules = [n for n in modules if ".backend." not in n and n != "__main__"]
+    subprocess.run([sys.executable, "-c", script, *modules], check=True)
+
+
 def test_no_files_import_each_other_in_a_circle():
     done, path = set(), []
 
@@ -127,6 +151,7 @@ def test_few_files_have_a_single_importer():
             importers[other].add(name)
     # A newcomer looks for these by their names: layers, backbones, commands, readers.
     by_name = ("layers.", "models.", "cli.", "data.datasets.", "data.converters.")
+    by_name += ("programs.commands.",)
     files = [name for name in ARROWS if not name.startswith(by_name)]
     single = [name for name in files if len(importers[name]) == 1]
     assert len(single) <= 0.15 * len(ARROWS), single

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.linting.baseline import Baseline
 from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.programs.linting.baseline import Baseline
 from keras_bandgnn.training import ElasticTuner, SaveProgress
-from tests.linting.samples import result
+from tests.programs.linting.samples import result
 
 GRAPHS = [
     kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, i % 4]}, label=i % 2)
@@ -91,8 +91,8 @@ def write_programs(path):
 
 
 def write_corpus(path):
-    from keras_bandgnn.programs.corpus.build import build_corpus
-    from keras_bandgnn.programs.corpus.distributions import Requirement
+    from examples.corpora.build import build_corpus
+    from examples.corpora.distributions import Requirement
 
     items = [Requirement("iniconfig", None, "train")]
     build_corpus(path, items, installed=True, processes=1)

@@ -18,8 +18,8 @@ import numpy as np
 from examples.benchmarks.bug_planted import FIRST, wilson
 from examples.benchmarks.bug_texts import at, check_texts, module_text
 from keras_bandgnn.cli import report
-from keras_bandgnn.linting.finding import FindingSource
-from keras_bandgnn.programs.corpus.functions import read_module
+from keras_bandgnn.programs.functions import read_module
+from keras_bandgnn.programs.linting.finding import FindingSource
 
 # What ruff checks: its default rules, or those of pyflakes.
 _RUFF = {"ruff, its default": [], "ruff, rules F": ["--select", "F"]}

@@ -11,14 +11,14 @@ import numpy as np
 from examples.benchmarks.bug_planted import Judgement, alarms_of, wilson
 from examples.benchmarks.bug_texts import Module, function_source, generator
 from keras_bandgnn.cli import report
-from keras_bandgnn.linting.finding import FindingSource
 from keras_bandgnn.programs import (
     FunctionGraph,
     bug_samples,
     encode_function,
     read_corpus,
 )
-from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction, corpus_packages
+from keras_bandgnn.programs.corpus_files import CorpusFunction, corpus_packages
+from keras_bandgnn.programs.linting.finding import FindingSource
 
 _LIMITS = {"max_nodes": 1200, "max_rewrites": 500}
 # Small functions: the chance of the right rewrite among few is easier to tell from 0.

@@ -12,7 +12,7 @@ import numpy as np
 
 from examples.benchmarks.bug_texts import Module, check_texts
 from keras_bandgnn.cli import report
-from keras_bandgnn.linting.finding import FindingSource
+from keras_bandgnn.programs.linting.finding import FindingSource
 
 RATES = (0.1, 0.2, 0.3, 0.4)
 ALARMS = (0.5, 1.0, 5.0)

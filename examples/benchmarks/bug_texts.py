@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from keras_bandgnn.linting.finding import FileFindings, Finding, FindingSource
-from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.programs import corpus_packages, read_corpus
-from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
+from keras_bandgnn.programs.corpus_files import CorpusFunction
 from keras_bandgnn.programs.function_source import FunctionSource
+from keras_bandgnn.programs.linting.finding import FileFindings, Finding, FindingSource
+from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.programs.planted_bugs import plant
 from keras_bandgnn.programs.python_source.unit import TooLarge
 

@@ -134,8 +134,8 @@ def load_task(path: str) -> Any:
 def source_of(task: Any, processes: int) -> Any:
     """Return what makes findings from a task's predictions, of any confidence."""
     from keras_bandgnn import models
-    from keras_bandgnn.linting.function_findings import FunctionFindings
-    from keras_bandgnn.linting.usage_findings import UsageFindings
+    from keras_bandgnn.programs.linting.function_findings import FunctionFindings
+    from keras_bandgnn.programs.linting.usage_findings import UsageFindings
 
     if isinstance(task, models.BugLocalizer):
         return FunctionFindings(task, processes, least=0.0)

@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 from keras_bandgnn import config
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
+from keras_bandgnn.plugins import PLUGINS
 from keras_bandgnn.progress import signs_of_life
 
 
@@ -41,10 +42,6 @@ _COMMANDS = {
     ),
     "compile": _Command(
         "turn source code or program graphs into stores of compiled graphs",
-        resumes="restart",
-    ),
-    "corpus": _Command(
-        "collect functions of many Python packages, without duplicates",
         resumes="restart",
     ),
     "train": _Command(
@@ -98,6 +95,8 @@ _COMMANDS = {
         resumes=None,
     ),
 }
+# Programs of the repository that were commands.
+_EXAMPLES = {"bench": "benchmarks", "corpus": "corpora"}
 _EPILOG = """\
 a first session:
   bandgnn demo                              all steps at once, in a few minutes
@@ -157,7 +156,9 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
         if arguments is not None and name not in arguments:
             commands.add_parser(name, help=entry.summary)
             continue
-        module = importlib.import_module(f"keras_bandgnn.cli.{name.replace('-', '_')}")
+        home = f"cli.{name.replace('-', '_')}"
+        home = PLUGINS.get(home, home)
+        module = importlib.import_module(f"keras_bandgnn.{home}")
         command = commands.add_parser(
             name,
             help=entry.summary,
@@ -189,10 +190,10 @@ def _progress(command: str) -> contextlib.AbstractContextManager:
 
 def _run(arguments: Sequence[str] | None, whole_process: bool = False) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments[:1] == ["bench"]:
+    if arguments and arguments[0] in _EXAMPLES:
         _parser([]).error(
-            "Expected one of the commands above. Received: bench. The benchmarks are "
-            "in the repository: run python -m examples.benchmarks there."
+            f"Expected one of the commands above. Received: {arguments[0]}. It is in "
+            f"the repository: run python -m examples.{_EXAMPLES[arguments[0]]} there."
         )
     parsed = _parser(arguments).parse_args(arguments)
     interrupts.set_message(_after_interruption(parsed))

@@ -9,9 +9,9 @@ killed; failed trials are listed with the reason.
 import argparse
 import json
 import sys
-import sysconfig
 from pathlib import Path
 
+from keras_bandgnn import plugins
 from keras_bandgnn.cli import (
     data_sets,
     interrupts,
@@ -21,7 +21,6 @@ from keras_bandgnn.cli import (
 )
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.backend import without_tensorflow
-from keras_bandgnn.cli.demo import EXCLUDED
 from keras_bandgnn.cli.regression_options import ATOMISTIC
 from keras_bandgnn.cli.training_callbacks import differences, settings_of
 
@@ -44,40 +43,13 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _demo(options: argparse.Namespace) -> dict:
-    """Return the stores of the demo, compiling them once."""
-    from keras_bandgnn.cli import compile as compile_command
-    from keras_bandgnn.data import open_store
-
-    folder = Path(options.out) / "data"
-    # A resumed search uses the same graphs, even if their source has changed.
-    started = (folder.parent / "settings.json").is_file() and not options.overwrite
-    compiled = all((folder / s / "store.json").is_file() for s in ("train", "valid"))
-    if not (started and compiled):
-        parser = argparse.ArgumentParser()
-        compile_command.add_arguments(parser)
-        source = str(options.source or sysconfig.get_path("stdlib"))
-        arguments = parser.parse_args(
-            [source, "--out", str(folder), "--steps", "6", "--exclude", *EXCLUDED]
-        )
-        arguments.processes, arguments.restart = options.processes, options.overwrite
-        try:
-            compile_command.compile_splits(arguments)
-        except FileExistsError:
-            if not options.overwrite:
-                raise
-            arguments.overwrite = True
-            compile_command.compile_splits(arguments)
-    return {split: open_store(folder / split) for split in ("train", "valid")}
-
-
 def load_splits(options: argparse.Namespace) -> dict:
     """Load the training and validation graphs; a single graph with masks is both."""
     from keras_bandgnn.data import open_store
 
     folder = Path(options.data)
     if options.data == "demo":
-        splits = _demo(options)
+        splits = plugins.load("cli.demo").stores_to_search(options)
     elif all((folder / s / "store.json").is_file() for s in ("train", "valid")):
         data_sets.check_stores(options)
         splits = {s: open_store(folder / s) for s in ("train", "valid")}

@@ -1,6 +1,5 @@
-"""Pictures of explanations: molecules, graphs, and the text of programs."""
+"""Pictures of explanations: molecules, graphs, and text."""
 
-import html
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,6 @@ from keras_bandgnn.checks import fraction, one_of, optional
 from keras_bandgnn.data.converters.smiles import from_rdkit
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.smiles_encoder import atom_ids
-from keras_bandgnn.programs.program_graph import ProgramGraph
 
 KINDS = ("auto", "molecule", "graph")
 # For and against the prediction; both are readable to the colour-blind.
@@ -189,45 +187,15 @@ def _draw_graph(axes, explanation, share: float | None) -> None:
     axes.set_aspect("equal")
 
 
-def program_text(explanation) -> str:
+def source_text(explanation) -> str:
     """Return the text of `Explanation.to_html`."""
-    program = explanation.source
-    if not isinstance(program, ProgramGraph):
+    source = explanation.source
+    if not hasattr(source, "to_html"):
         raise ValueError(
             "Expected the explanation of a ProgramGraph, which has text. Received: "
-            f"one of a {type(program).__name__}. Explain program graphs, with a "
+            f"one of a {type(source).__name__}. Explain program graphs, with a "
             "ProgramEncoder in the preprocessor."
         )
-    # The encoder orders the candidates in the same way.
-    program = program.shuffled()
-    scores = np.zeros(len(program.labels))
     origin = explanation.graph.origin
     ids = np.arange(len(explanation.node)) if origin is None else origin
-    # Nodes of subtokens follow those of the program.
-    own = ids < len(scores)
-    scores[ids[own]] = explanation.node[own]
-    tokens = _tokens(program)
-    shades = colours(scores[tokens])
-    spans = [
-        f'<span style="background: rgb({red}, {green}, {blue})" '
-        f'title="{scores[node]:.4g}">{html.escape(program.labels[node])}</span>'
-        for node, (red, green, blue) in zip(
-            tokens, np.rint(255 * shades).astype(int), strict=True
-        )
-    ]
-    style = "color: black; background: white; white-space: pre-wrap; line-height: 1.6"
-    return f'<code style="{style}">{" ".join(spans)}</code>'
-
-
-def _tokens(program: ProgramGraph) -> list[int]:
-    """Return the nodes of a program's tokens in the order of the text."""
-    pairs: Any = np.asarray(program.edges["NextToken"]).reshape(-1, 2)
-    following = dict(pairs.tolist())
-    firsts = sorted(set(following) - set(following.values()))
-    out = []
-    for node in firsts:
-        out.append(node)
-        while node in following:
-            node = following[node]
-            out.append(node)
-    return out
+    return source.to_html(explanation.node, ids, colours)

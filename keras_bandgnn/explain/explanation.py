@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import fraction, one_of
-from keras_bandgnn.explain.drawing import draw, program_text
+from keras_bandgnn.explain.drawing import draw, source_text
 from keras_bandgnn.graph import Graph
 
 LEVELS = ("edge", "node")
@@ -118,7 +118,7 @@ class Explanation:
         Raises:
             ValueError: If `source` is no `ProgramGraph`.
         """
-        return program_text(self)
+        return source_text(self)
 
     def __repr__(self) -> str:
         where = "" if self.index is None else f", index={self.index}"

@@ -1,8 +1,8 @@
 """Backbones, tasks and presets."""
 
+from keras_bandgnn import plugins
 from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.models.backbone import Backbone as Backbone
-from keras_bandgnn.models.bug_localizer import BugLocalizer as BugLocalizer
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
 from keras_bandgnn.models.embedding import EmbeddingBackbone as EmbeddingBackbone
@@ -76,9 +76,9 @@ __all__ = [
 _HOMES = {
     "AttentionWeights": "models.inspection",
     "Ensemble": "models.ensemble",
-    "JointSelection": "models.joint_selection",
     "LastLayerLaplace": "models.last_layer_laplace",
     "upload_preset": "saving.preset_hub",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+plugins.register("models")

@@ -17,8 +17,8 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     is_raw,
     is_table,
 )
+from keras_bandgnn.preprocessing.graph_layer import is_graph, layer_for
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _BATCHES = (
@@ -33,7 +33,6 @@ _MASKS = (
 # True and False are 1 and 0.
 VERBOSE = ("auto", 0, 1, 2)
 _NOTHING = object()
-_GRAPHS = (Graph, FunctionGraph, ProgramGraph)
 _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
@@ -50,7 +49,7 @@ def is_graphs(data) -> bool:
     if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
-        return not data or isinstance(data[0], _GRAPHS)
+        return not data or is_graph(data[0])
     return hasattr(data, "node_ptr")
 
 
@@ -68,7 +67,7 @@ def resolve_data(name: str, data):
         first = next(data, _NOTHING)
         if first is _NOTHING:
             return []
-        if isinstance(first, _GRAPHS) or accepting(first) is not None:
+        if is_graph(first) or accepting(first) is not None:
             return [first, *data]
         if isinstance(first, tuple) and first and accepting(first[0]) is not None:
             refuse(
@@ -78,7 +77,7 @@ def resolve_data(name: str, data):
                 "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
             )
         return _again(first, data)
-    if isinstance(data, FunctionGraph | ProgramGraph):
+    if layer_for(data) is not None:
         return [data]
     if hasattr(data, "to_data_list") and hasattr(data, "ptr"):
         refuse(name, "a list of graphs", data, f"Pass {name}.to_data_list().")

@@ -20,9 +20,8 @@ from keras_bandgnn.data.identity import graph_keys, merged_groups
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
-from keras_bandgnn.preprocessing.graph_layer import applied_layers
+from keras_bandgnn.preprocessing.graph_layer import applied_layers, layer_for
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
@@ -491,9 +490,9 @@ def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | 
         refuse(name, what, graphs, "Pass the graphs that the loader was made of.")
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
     first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
-    if isinstance(first, ProgramGraph | FunctionGraph):
-        encoder = type(first).__name__.replace("Graph", "Encoder")
-        refuse(name, what, first, f"Encode them first: {encoder}()(graphs).")
+    encoder = layer_for(first)
+    if encoder is not None:
+        refuse(name, what, first, f"Encode them first: {encoder.__name__}()(graphs).")
     parts = parts_of(graphs)
     if not parts:
         raise ValueError(f"Expected at least one graph in `{name}`. Received: none.")

@@ -1,5 +1,6 @@
 """Host-side layers: from graphs to batches of static shape."""
 
+from keras_bandgnn import plugins
 from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.preprocessing.attention.attention_edges import (
     AttentionEdges as AttentionEdges,
@@ -27,9 +28,6 @@ from keras_bandgnn.preprocessing.encoding.smiles_encoder import (
 from keras_bandgnn.preprocessing.encoding.table_encoder import (
     TableEncoder as TableEncoder,
 )
-from keras_bandgnn.preprocessing.function_encoder import (
-    FunctionEncoder as FunctionEncoder,
-)
 from keras_bandgnn.preprocessing.geometry.geometry_layers import (
     FullyConnectedGraph as FullyConnectedGraph,
 )
@@ -48,7 +46,6 @@ from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile as RCM
 from keras_bandgnn.preprocessing.preprocessor import (
     GraphPreprocessor as GraphPreprocessor,
 )
-from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder as ProgramEncoder
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
 )
@@ -141,7 +138,6 @@ _HOMES = {
     "canonical_path": "preprocessing.attention.path_cover",
     "choose_batcher": "preprocessing.forecast.choose_batcher",
     "cluster_order": "preprocessing.ordering.cluster_compile",
-    "compile_programs": "preprocessing.program_store",
     "fastest": "preprocessing.forecast.choose_batcher",
     "node_splits": "preprocessing.transforms.node_splits",
     "random_tiles": "preprocessing.attention.reformation",
@@ -150,3 +146,4 @@ _HOMES = {
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
+plugins.register("preprocessing")

@@ -94,6 +94,27 @@ class GraphLayer(HostLayer):
         raise NotImplementedError
 
 
+def layer_for(item) -> type[GraphLayer] | None:
+    """Return the class of graph layers that takes an item, None for a `Graph`.
+
+    Layers that make graphs of other items say so in `takes`.
+    """
+    if isinstance(item, Graph):
+        return None
+    classes = [GraphLayer]
+    for cls in classes:
+        # Text and mappings are raw items of a `GraphEncoder`.
+        if isinstance(item, cls.takes) and not isinstance(item, str | bytes | Mapping):
+            return cls
+        classes += cls.__subclasses__()
+    return None
+
+
+def is_graph(item) -> bool:
+    """Return whether an item is a `Graph`, or one that a graph layer makes a graph."""
+    return isinstance(item, Graph) or layer_for(item) is not None
+
+
 def refuse_edge_labels(
     graphs,
     layer: GraphLayer,

@@ -1,8 +1,9 @@
 """`ProgramGraph` and `FunctionGraph`: graphs of source code with text."""
 
 import dataclasses
+import html
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -100,6 +101,48 @@ class ProgramGraph:
         content = [len(self.labels), self.info.get("filename"), *names]
         seed = zlib.crc32(repr(content).encode())
         return self.reordered(np.random.default_rng(seed).permutation(len(names)))
+
+    def to_html(
+        self,
+        scores: np.ndarray,
+        nodes: np.ndarray,
+        colours: Callable[[np.ndarray], np.ndarray],
+    ) -> str:
+        """Return the tokens as HTML, shaded by the scores of their nodes.
+
+        Args:
+            scores: float [n], scores of nodes of the encoded graph.
+            nodes: int [n], ids of these nodes; nodes of subtokens follow the program's.
+            colours: Function from scores [n] to red, green and blue [n, 3], each from
+                0 to 1.
+        """
+        # The encoder orders the candidates in the same way.
+        program = self.shuffled()
+        score = np.zeros(len(program.labels))
+        inside = nodes < len(score)
+        score[nodes[inside]] = scores[inside]
+        tokens = program._tokens()
+        spans = [
+            f'<span style="background: rgb({red}, {green}, {blue})" '
+            f'title="{score[node]:.4g}">{html.escape(program.labels[node])}</span>'
+            for node, (red, green, blue) in zip(
+                tokens, np.rint(255 * colours(score[tokens])).astype(int), strict=True
+            )
+        ]
+        style = "color: black; background: white; white-space: pre-wrap"
+        return f'<code style="{style}; line-height: 1.6">{" ".join(spans)}</code>'
+
+    def _tokens(self) -> list[int]:
+        """Return the nodes of the tokens in the order of the text."""
+        pairs = np.asarray(self.edges["NextToken"]).reshape(-1, 2)
+        following = dict(pairs.tolist())
+        tokens = []
+        for node in sorted(set(following) - set(following.values())):
+            tokens.append(node)
+            while node in following:
+                node = following[node]
+                tokens.append(node)
+        return tokens
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,15 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from keras_bandgnn.optional import optional_import
 
-# A local Ray stores no large objects.
-_STORE_BYTES = 128 * 2**20
 _PROBE = """
 import logging, sys, ray
 ray.init(address=sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
@@ -31,30 +28,25 @@ def import_ray() -> ModuleType:
     Raises:
         ImportError: If it is not installed.
     """
-    # Usage statistics are off unless the user turns them on.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers do not use accelerators; this silences Ray's warning about the default.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     instead = "use the engine 'process'"
     return optional_import("ray", "keras-bandgnn[ray]", instead=instead)
 
 
-def connect(address: str | None, workers: int | None, time_limit: float) -> None:
-    """Start a local Ray, or join a cluster.
+def connect(address: str, time_limit: float) -> None:
+    """Join a cluster.
 
     Args:
-        address: None to start a Ray that listens only on the loopback interface,
-            "auto" for the cluster that this machine is part of, or "host:port" of its
-            head.
-        workers: Cores of a local Ray.
+        address: "auto" for the cluster that this machine is part of, or "host:port" of
+            its head.
         time_limit: Seconds in which a cluster must answer.
 
     Raises:
         ConnectionError: If no cluster answers.
     """
     ray = import_ray()
+    _check_address(address, time_limit)
     with _restored_handlers():
-        _connect(ray, address, workers, time_limit)
+        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
 
 
 @contextlib.contextmanager
@@ -70,45 +62,10 @@ def _restored_handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Make a Ray started in its context listen only on the loopback interface.
-
-    Anyone who can connect to Ray can run code.
-    """
-    # Ray replaces 127.0.0.1 by an address that other machines can reach, unless it
-    # assumes a platform without clusters.
-    constants = importlib.import_module("ray._private.ray_constants")
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
-
-
-def _connect(ray: ModuleType, address: str | None, workers, time_limit: float) -> None:
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        with warnings.catch_warnings(), _on_loopback():
-            # JAX warns about forks. Ray's forks run another program immediately.
-            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
-            ray.init(
-                address="local",
-                num_cpus=workers or os.cpu_count() or 1,
-                include_dashboard=False,
-                object_store_memory=_STORE_BYTES,
-                **quiet,
-            )
-        return
-    _check_address(address, time_limit)
-    ray.init(address=address, **quiet)
-
-
 def _check_address(address: str, time_limit: float) -> None:
     """Raise a ConnectionError unless a cluster answers in time."""
     if address != "auto":
-        host, _, port = address.rpartition(":")
+        host, _, port = str(address).rpartition(":")
         if not host or not port.isdigit() or "/" in host:
             raise ValueError(
                 "Expected the address of a Ray cluster: auto, or host:port such as "
@@ -176,9 +133,8 @@ class RayPool:
     jobs run at a time, and at most four times as many results wait for an earlier one.
 
     Args:
-        address: None starts a local Ray that ends with the block and listens only on
-            the loopback interface; "auto" or "host:port" joins a cluster that this
-            machine is part of. An existing connection to Ray is reused.
+        address: "auto" or "host:port" of a cluster that this machine is part of. An
+            existing connection to Ray is reused.
         workers: Maximum number of parallel jobs; the cores of the cluster if omitted.
         time_limit: Seconds in which a cluster must answer.
 
@@ -194,7 +150,7 @@ class RayPool:
 
     def __init__(
         self,
-        address: str | None = None,
+        address: str = "auto",
         workers: int | None = None,
         time_limit: float = 30.0,
     ):
@@ -206,7 +162,7 @@ class RayPool:
 
     def __enter__(self) -> "RayPool":
         if not self._ray.is_initialized():
-            connect(self._address, self._given, self._time_limit)
+            connect(self._address, self._time_limit)
             self._owned = True
         cores = int(self._ray.cluster_resources().get("CPU", 0))
         if not cores:

@@ -15,7 +15,7 @@ from keras_bandgnn.checks import (
     refuse,
     seed_number,
 )
-from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
+from keras_bandgnn.programs.corpus_files import CorpusFunction
 from keras_bandgnn.programs.function_graphs import graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
 from keras_bandgnn.programs.planted_bugs import Rewrite, plant

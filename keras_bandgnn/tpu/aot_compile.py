@@ -22,7 +22,6 @@ from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.ops.context import for_accelerator
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.tpu.hlo import ProgramCosts
 
@@ -127,8 +126,8 @@ def _lengths(task) -> dict[str, int]:
     lengths = {}
     layers = task.preprocessor.graph_layers if task.preprocessor else []
     for layer in layers:
-        if isinstance(layer, ProgramEncoder):
-            lengths["subtoken"] = layer.options["max_subtokens"]
+        if hasattr(layer, "feature_lengths"):
+            lengths |= layer.feature_lengths()
     return lengths
 
 

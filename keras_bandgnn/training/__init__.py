@@ -11,9 +11,6 @@ from keras_bandgnn.training.edge_choice import (
 from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
 from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
-from keras_bandgnn.training.localization_report import (
-    localization_report as localization_report,
-)
 from keras_bandgnn.training.roc_auc import ROCAUC as ROCAUC
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
@@ -60,15 +57,12 @@ _HOMES = {
     "ThroughputMonitor": "training.throughput_monitor",
     "TimeLimit": "training.time_to_accuracy",
     "TimeToAccuracy": "training.time_to_accuracy",
-    "accuracy_interval": "training.selection_report",
     "average_precision": "training.link_metrics",
     "enable_compilation_cache": "training.compilation_cache",
     "enable_lora": "training.lora",
     "hits_at": "training.link_metrics",
     "link_auc": "training.link_metrics",
     "mean_reciprocal_rank": "training.link_metrics",
-    "suspicious": "training.selection_report",
-    "trivial_scores": "training.selection_report",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

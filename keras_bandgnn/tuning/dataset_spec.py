@@ -8,8 +8,12 @@ import numpy as np
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.node_encoder import inputs_of
-from keras_bandgnn.preprocessing.graph_layer import applied_layers
-from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.graph_layer import (
+    GraphLayer,
+    applied_layers,
+    layers_from_config,
+)
 
 # Node features that are no inputs of a model.
 _UNREAD = ("train_mask", "valid_mask", "test_mask", "position", "cluster")
@@ -88,11 +92,12 @@ class DatasetSpec:
         )
 
 
-def _encoder(layers) -> ProgramEncoder | None:
-    """Return the encoder of stored programs, which fixes the ranges of ids."""
-    if not layers or layers[0]["class_name"] != "ProgramEncoder":
-        return None
-    return ProgramEncoder.from_config(layers[0]["config"])
+def _encoder(layers) -> GraphLayer | None:
+    """Return the encoder of stored graphs if it fixes the ranges of ids."""
+    first = next(iter(layers_from_config(layers[:1])), None)
+    # Other encoders learn from data, and graphs show as much.
+    fixed = hasattr(first, "inputs") and not isinstance(first, GraphEncoder)
+    return first if fixed else None
 
 
 def _label(parts) -> tuple[str, int]:

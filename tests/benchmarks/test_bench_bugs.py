@@ -20,8 +20,8 @@ from examples.benchmarks.bug_planted import (
 )
 from examples.benchmarks.bug_texts import module_text, modules, plant_bugs
 from keras_bandgnn.cli import report
-from keras_bandgnn.programs.corpus.corpus_files import write_lines
-from keras_bandgnn.programs.corpus.functions import read_module
+from keras_bandgnn.programs.corpus_files import write_lines
+from keras_bandgnn.programs.functions import read_module
 
 SPLITS = {"train": ("textwrap", "argparse"), "test": ("shlex", "bisect", "heapq")}
 BEFORE = """

@@ -13,7 +13,6 @@ import pytest
 
 import keras_bandgnn
 from keras_bandgnn.cli import options, report
-from keras_bandgnn.cli.check import fail_on
 from keras_bandgnn.cli.main import _parser, main
 from keras_bandgnn.cli.potential_options import (
     atom_energy,
@@ -22,6 +21,7 @@ from keras_bandgnn.cli.potential_options import (
     stage,
 )
 from keras_bandgnn.cli.scale import _share
+from keras_bandgnn.programs.commands.check import fail_on
 
 # Values that an option of a type must refuse.
 WRONG = {
@@ -129,8 +129,6 @@ def test_what_is_not_there(words, capsys):
     if any("--allocator" in a.option_strings for a in COMMANDS[words]._actions):
         # The other one begins a process of its own.
         line += ["--allocator", "default"]
-    if words == ("corpus",):  # without a list it downloads many packages
-        line += ["--packages", f"{NOWHERE}.txt"]
     code = main(line)
     message = capsys.readouterr().err
     assert code == (2 if words in (("predict",), ("check",)) else 1)

@@ -96,7 +96,6 @@ print(json.dumps([rows, list(running.values())]))
 LINES = {
     "demo": [],
     "compile": ["src", "--out", "data"],
-    "corpus": ["out"],
     "train": ["data", "--out", "model"],
     "tune": ["data", "--out", "search"],
     "evaluate": ["model", "data"],
@@ -147,7 +146,7 @@ def test_a_call_in_python_answers_at_once(monkeypatch, capsys, tmp_path):
             os.kill(os.getpid(), number)
             time.sleep(30)
 
-        monkeypatch.setattr("keras_bandgnn.cli.inspect.run", work)
+        monkeypatch.setattr("keras_bandgnn.programs.commands.inspect.run", work)
         begun = time.monotonic()
         assert main(["inspect", str(tmp_path)]) == 128 + number
         assert time.monotonic() - begun < 5

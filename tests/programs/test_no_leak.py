@@ -12,8 +12,8 @@ import pytest
 from examples.benchmarks.bug_leaks import renamed, separation, shuffled, token_counts
 from examples.benchmarks.bug_texts import function_source, generator
 from keras_bandgnn.programs import bug_samples, function_graph
-from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
-from keras_bandgnn.programs.corpus.functions import read_module
+from keras_bandgnn.programs.corpus_files import CorpusFunction
+from keras_bandgnn.programs.functions import read_module
 from keras_bandgnn.programs.planted_bugs import plant
 
 LIMITS = {"max_nodes": 300, "max_rewrites": 60}

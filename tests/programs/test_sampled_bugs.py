@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.programs import bug_samples, function_graph
-from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
+from keras_bandgnn.programs.corpus_files import CorpusFunction
 
 SOURCE = "def scale(values, low, high):\n    return [v * low + high for v in values]\n"
 

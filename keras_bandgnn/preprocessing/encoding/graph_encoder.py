@@ -323,7 +323,7 @@ class GraphEncoder(GraphLayer):
 
     def _outcomes(self, items: Sequence) -> Iterator[Graph | str]:
         """Yield the graph of each item, or why there is none."""
-        from keras_bandgnn.programs.workers import ordered_map
+        from keras_bandgnn.workers import ordered_map
 
         processes = min(self.processes, -(-len(items) // _JOB_ITEMS))
         if processes == 1:

@@ -11,7 +11,7 @@ from keras_bandgnn.programs.python_source.listing import (
     named_files,
     read_source,
 )
-from keras_bandgnn.programs.workers import ordered_map
+from keras_bandgnn.workers import ordered_map
 
 DIED = (None, ["its process died"])
 

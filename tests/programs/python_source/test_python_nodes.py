@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bandgnn.programs.corpus.functions import read_functions, read_module
+from keras_bandgnn.programs.functions import read_functions, read_module
 from keras_bandgnn.programs.python_source.nodes import child_nodes, walk
 
 LIBRARY = Path(sysconfig.get_path("stdlib"))

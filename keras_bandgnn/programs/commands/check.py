@@ -1,0 +1,307 @@
+"""Finds variables that look wrong in Python files, folders and notebooks.
+
+Only findings that the model is very sure of are reported. In a git repository, ignored
+files, submodules and nested repositories are left out. A comment `# bandgnn: ignore`
+silences its statement, or the function or class at whose head it stands;
+`# bandgnn: ignore-file` the file. Defaults of the options come from the table
+[tool.bandgnn] of the nearest pyproject.toml.
+
+Exit code: 0 without findings, 1 with findings (see --fail-on), 2 for a wrong command
+line, or if a file could not be checked.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+NEVER = "never"
+# Seconds from which the time that a check took is worth a line.
+_LONG = 10.0
+
+
+def fail_on(text: str) -> int | str:
+    """Parse an integer of at least 1, or "never", for argparse."""
+    return NEVER if text == NEVER else shared.positive(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="files, folders and notebooks"
+    )
+    parser.add_argument(
+        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
+    )
+    parser.add_argument(
+        "--min-confidence",
+        type=shared.probability,
+        metavar="P",
+        help="least probability of the suggested variable; if omitted, that of at most "
+        "one false alarm in 2,000 lines",
+    )
+    parser.add_argument(
+        "--fail-on",
+        type=fail_on,
+        metavar="N",
+        help="number of findings from which the exit code is 1, or never; 1 if omitted",
+    )
+    group = parser.add_argument_group("what is checked")
+    group.add_argument(
+        "--exclude",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="files and folders to skip, in addition to those of pyproject.toml; write "
+        "it after the paths: check src --exclude A B",
+    )
+    group.add_argument(
+        "--force-exclude",
+        action="store_true",
+        help="skip them also if they are named as PATH",
+    )
+    group.add_argument(
+        "--diff",
+        metavar="REF",
+        help="report only lines changed since this branch, tag or commit of git",
+    )
+    group.add_argument(
+        "--baseline",
+        type=shared.path,
+        metavar="FILE",
+        help="file of known findings, which are not reported",
+    )
+    group.add_argument(
+        "--write-baseline",
+        action="store_true",
+        help="write all findings to the file of --baseline, and report none",
+    )
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "github"),
+        default="text",
+        help="form of the findings",
+    )
+    group.add_argument(
+        "--output",
+        type=shared.written_file,
+        metavar="FILE",
+        help="file for the findings; standard output if omitted",
+    )
+    group.add_argument(
+        "--html",
+        type=shared.written_file,
+        metavar="FILE",
+        help="also write a page with the code, candidates and filters",
+    )
+    group = parser.add_argument_group("speed")
+    group.add_argument(
+        "--cache-dir",
+        type=shared.path,
+        metavar="FOLDER",
+        help="folder that remembers checked files; the user's cache if omitted",
+    )
+    group.add_argument("--no-cache", action="store_true", help="check every file again")
+    group.add_argument(
+        "--processes",
+        type=shared.positive,
+        metavar="N",
+        help="processes that read files; if omitted, one per core, or one less for "
+        "models that judge one usage at a time",
+    )
+    parser.set_defaults(failed=2)
+
+
+def _with_settings(options: argparse.Namespace) -> None:
+    """Fill in what the command line leaves to pyproject.toml."""
+    from keras_bandgnn.programs.linting.cache import default_folder
+    from keras_bandgnn.programs.linting.project_files import Exclude
+    from keras_bandgnn.programs.linting.settings import find_settings
+
+    settings = find_settings(options.paths)
+    options.model = options.model or settings.model or "ggnn_bugs_python"
+    options.exclude = [Exclude(options.exclude)]
+    if settings.file is not None:
+        options.exclude.append(Exclude(settings.exclude, settings.file.parent))
+    options.baseline = options.baseline or settings.baseline
+    if options.min_confidence is None:
+        options.min_confidence = settings.min_confidence
+    if options.fail_on is None:
+        options.fail_on = NEVER if settings.never_fail else settings.fail_on or 1
+    options.cache_dir = options.cache_dir or settings.cache_dir or default_folder()
+    if options.no_cache:
+        options.cache_dir = None
+    if options.write_baseline:
+        _check_baseline(options)
+
+
+def _check_baseline(options: argparse.Namespace) -> None:
+    """Refuse what --write-baseline cannot do, before files are checked."""
+    if options.baseline is None:
+        raise shared.OptionError(
+            "Expected --baseline FILE with --write-baseline. Received: no file"
+        )
+    if options.diff is not None:
+        raise shared.OptionError(
+            "Expected --write-baseline without --diff, since a baseline has the "
+            "findings of whole files. Received: both"
+        )
+    unused = ["output", "html"] + ["format"] * (options.format != "text")
+    shared.reject_unused_options(
+        options,
+        dict.fromkeys(unused, "findings"),
+        "--write-baseline",
+        "It reports none; run the check again without it",
+    )
+    try:
+        shared.written_file(str(options.baseline))
+    except argparse.ArgumentTypeError as error:
+        raise shared.OptionError(f"argument --baseline: {error}") from None
+
+
+def _check(options: argparse.Namespace):
+    """Check the files; return a `formats.Run` and the checker's results."""
+    from keras_bandgnn.programs.linting.baseline import Baseline
+    from keras_bandgnn.programs.linting.checker import Checker
+    from keras_bandgnn.programs.linting.formats import Run
+    from keras_bandgnn.programs.linting.project_files import changed_lines, list_files
+    from keras_bandgnn.programs.linting.source_code import read_code
+
+    known = None
+    if options.baseline is not None and not options.write_baseline:
+        known = Baseline(options.baseline).read()
+    project = list_files(options.paths, options.exclude, options.force_exclude)
+    files, changed = project.files, None
+    for remark in project.remarks:
+        report.remark(remark)
+    if options.diff is not None:
+        changed = changed_lines([f for f, _ in files] or options.paths, options.diff)
+        # Whether a file has changed that cannot be read is not known.
+        files = [
+            (file, name)
+            for file, name in files
+            if os.path.realpath(file) in changed or not os.access(file, os.R_OK)
+        ]
+    errors: list[tuple[str, str]] = []
+    results, skipped = [], []
+    began = time.monotonic()
+
+    def codes() -> Iterator:
+        for file, name in files:
+            try:
+                yield read_code(file, name)
+            except (OSError, SyntaxError, ValueError) as error:
+                text = " ".join(str(error).split())
+                errors.append((name, f"{type(error).__name__}: {text}"))
+
+    checker = Checker(
+        options.model, options.min_confidence, options.cache_dir, options.processes
+    )
+    with contextlib.ExitStack() as stack:
+        advance = stack.enter_context(report.progress("check", "lines"))
+        outcomes = stack.enter_context(contextlib.closing(checker.check(codes())))
+        done = lines = 0
+        advance(0, len(files), 0)
+        for result in outcomes:
+            if result.error is not None:
+                errors.append((result.code.path, result.error))
+            else:
+                done += 1
+            lines += len(result.code.lines)
+            # The rate is that of the model, not of the cache before it.
+            advance(done + len(errors), len(files), lines, checker.loaded)
+            skipped += [_part(result.code.path, why) for why in result.skipped]
+            if changed is not None:
+                numbers = changed.get(os.path.realpath(result.code.path))
+                result = _in_lines(result, numbers)
+            if result.findings:
+                results.append(result)
+    order = {name: position for position, (_, name) in enumerate(files)}
+    results.sort(key=lambda result: order[result.code.path])
+    if known is not None:
+        results = [
+            dataclasses.replace(result, findings=known.unknown(result))
+            for result in results
+        ]
+        results = [result for result in results if result.findings]
+    errors.sort(key=lambda error: order[error[0]])
+    errors = [*project.errors, *errors]
+    report.left_out([*errors, *skipped], report.remark)
+    elapsed = time.monotonic() - began
+    if checker.lines and checker.seconds and elapsed > _LONG:
+        report.remark(_times(checker, elapsed))
+    return Run(results, errors, done, options.model, checker.min_confidence)
+
+
+def _part(path: str, why: str) -> tuple[str, str]:
+    """Return the part of a file that was left out, and the reason.
+
+    Many reasons are counted by their beginning, which should not be a name.
+    """
+    part, _, reason = why.partition(": ")
+    return (f"{path}: {part}", reason) if reason else (path, why)
+
+
+def _times(checker, elapsed: float) -> str:
+    """Return how fast files were checked that the cache did not know.
+
+    The rate is that without loading the model, so that it holds for more files.
+    """
+    parts = ", ".join(f"{name} {t:,.0f} s" for name, t in checker.seconds.items())
+    checking = max(elapsed - checker.seconds["loading"], 1e-3)
+    return (
+        f"checked {checker.lines:,} lines in {elapsed:,.0f} s, "
+        f"{checker.lines / checking:,.0f} a second once loaded: {parts}"
+    )
+
+
+def _in_lines(result, lines: set[int] | None):
+    """Return the findings in some lines; lines of a notebook's file say nothing."""
+    if lines is None or result.code.cells:
+        return result
+    findings = tuple(f for f in result.findings if f.line in lines)
+    return dataclasses.replace(result, findings=findings)
+
+
+def _write(file: Path | None, text: str) -> None:
+    from keras_bandgnn.data.files import atomic_write
+
+    data = text.encode("utf-8", "backslashreplace")
+    if file in (None, Path("-")):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    with atomic_write(file) as stream:
+        stream.write(data)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command."""
+    from keras_bandgnn.programs.linting.baseline import Baseline
+    from keras_bandgnn.programs.linting.formats import FORMATS
+
+    _with_settings(options)
+    found = _check(options)
+    if options.write_baseline:
+        count = Baseline(options.baseline).write(found.results)
+        report.remark(f"{options.baseline}: {count} known findings")
+        return 2 if found.errors else 0
+    _write(options.output, FORMATS[options.format](found))
+    if options.html is not None:
+        from keras_bandgnn.programs.linting.html_report import page
+
+        _write(options.html, page(found))
+    if options.format != "text" or options.output is not None:
+        report.remark(found.summary)
+    if found.errors:
+        return 2
+    return int(options.fail_on != NEVER and found.count >= options.fail_on)

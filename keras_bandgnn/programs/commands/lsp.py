@@ -1,0 +1,184 @@
+"""Runs a language server: findings in an editor, while the code is written.
+
+It speaks the Language Server Protocol on standard input and output. Open, changed and
+saved files are checked, saved or not; a quick fix replaces the variable. The defaults
+of the options come from the table [tool.bandgnn] of the nearest pyproject.toml.
+"""
+
+import argparse
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.optional import optional_import
+from keras_bandgnn.version import __version__
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
+    )
+    parser.add_argument(
+        "--min-confidence",
+        type=shared.probability,
+        metavar="P",
+        help="least probability of the suggested variable; as for check if omitted",
+    )
+    parser.add_argument(
+        "--delay",
+        type=shared.above_zero,
+        default=0.5,
+        metavar="SECONDS",
+        help="time without a change before a file is checked",
+    )
+
+
+def make_server(options: argparse.Namespace):
+    """Return the language server, a `pygls` server.
+
+    Raises:
+        ImportError: If pygls is not installed.
+    """
+    package, purpose = "keras-bandgnn[lsp]", "the language server"
+    pygls = optional_import("pygls.lsp.server", package, purpose)
+    types = optional_import("lsprotocol.types", package, purpose)
+    from keras_bandgnn.programs.linting.checker import DEFAULT_MODEL, Checker
+    from keras_bandgnn.programs.linting.project_files import Exclude
+    from keras_bandgnn.programs.linting.settings import find_settings
+    from keras_bandgnn.programs.linting.source_code import SourceCode
+    from keras_bandgnn.programs.python_source.tokens import decode
+
+    # pygls applies changes of ranges wrongly after line ends of Python that are none of
+    # the protocol, such as form feeds.
+    server = pygls.LanguageServer(
+        "bandgnn",
+        __version__,
+        text_document_sync_kind=types.TextDocumentSyncKind.Full,
+    )
+    # The model runs in one thread; the server answers meanwhile.
+    worker = ThreadPoolExecutor(1)
+    checkers: dict[tuple, Checker] = {}
+    waiting: dict[str, asyncio.Task] = {}
+    # Errors that are shown, by file.
+    errors: dict[str, str] = {}
+
+    def findings_in(code: SourceCode) -> list:
+        settings = find_settings([code.path])
+        if settings.file is not None:
+            if Exclude(settings.exclude, settings.file.parent).matches(code.path):
+                return []
+        least = options.min_confidence
+        key = (
+            options.model or settings.model or DEFAULT_MODEL,
+            settings.min_confidence if least is None else least,
+        )
+        if key not in checkers:
+            checkers[key] = Checker(*key, processes=1)
+        (result,) = checkers[key].check([code])
+        return list(result.findings)
+
+    async def check(uri: str, delay: float) -> None:
+        await asyncio.sleep(delay)
+        document = server.workspace.get_text_document(uri)
+        if not document.path or urlsplit(uri).path.endswith(".ipynb"):
+            return
+        version = document.version
+        # Not the lines of `document`, which also end at form feeds and such.
+        code = SourceCode(document.path, decode(document.source))
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(worker, findings_in, code)
+        except Exception as error:
+            # A wrong setting must not end the session, nor be shown at every change.
+            text = f"bandgnn: {error}"
+            if text not in errors.values():
+                kind = types.MessageType.Error
+                server.window_show_message(types.ShowMessageParams(kind, text))
+            errors[uri] = text
+            return
+        solved = errors.get(uri)
+        for other in [key for key, text in errors.items() if text == solved]:
+            del errors[other]
+        codec = server.workspace.position_codec
+        diagnostics = []
+        for finding in found:
+            line = finding.line - 1
+            ends = (finding.column - 1, finding.end_column - 1)
+            start, end = (
+                codec.position_to_client_units(code.lines, types.Position(line, column))
+                for column in ends
+            )
+            diagnostics.append(
+                types.Diagnostic(
+                    types.Range(start, end),
+                    finding.message,
+                    severity=types.DiagnosticSeverity.Warning,
+                    code="wrong-variable",
+                    source="bandgnn",
+                    data={"used": finding.used, "suggested": finding.suggested},
+                )
+            )
+        server.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(uri, diagnostics, version)
+        )
+
+    def schedule(uri: str, delay: float) -> None:
+        if uri in waiting:
+            waiting[uri].cancel()
+        waiting[uri] = asyncio.ensure_future(check(uri, delay))
+
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    async def opened(params) -> None:
+        schedule(params.text_document.uri, 0)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    async def saved(params) -> None:
+        schedule(params.text_document.uri, 0)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    async def changed(params) -> None:
+        schedule(params.text_document.uri, options.delay)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    async def closed(params) -> None:
+        uri = params.text_document.uri
+        if uri in waiting:
+            waiting.pop(uri).cancel()
+        server.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(uri, [])
+        )
+
+    kinds = types.CodeActionOptions([types.CodeActionKind.QuickFix])
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)
+    async def actions(params) -> list:
+        uri = params.text_document.uri
+        fixes = []
+        for diagnostic in params.context.diagnostics:
+            data = diagnostic.data
+            if diagnostic.source != "bandgnn" or not data:
+                continue
+            data = data if isinstance(data, dict) else vars(data)
+            edit = types.TextEdit(diagnostic.range, data["suggested"])
+            fixes.append(
+                types.CodeAction(
+                    f"Replace {data['used']} by {data['suggested']}",
+                    kind=types.CodeActionKind.QuickFix,
+                    diagnostics=[diagnostic],
+                    edit=types.WorkspaceEdit({uri: [edit]}),
+                )
+            )
+        return fixes
+
+    return server
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    server = make_server(options)
+    # What libraries print must not get between the messages.
+    output, sys.stdout = sys.stdout.buffer, sys.stderr
+    server.start_io(sys.stdin.buffer, output)

@@ -1,1 +1,0 @@
-"""Python source of many packages: collected, without duplicates, in splits."""
