@@ -1,6 +1,6 @@
 """Train a `BugLocalizer` on the functions of many packages.
 
-    bandgnn corpus CORPUS
+    python -m examples.corpora CORPUS
     python examples/bug_localizer.py CORPUS --out MODEL
     python examples/bug_localizer.py CORPUS --out MODEL --backbone gt
     python examples/bug_localizer.py CORPUS --out WIDE --hidden 128 --grow MODEL
@@ -259,15 +259,16 @@ def small_corpus(folder: Path) -> Path:
                     "License: MIT\n",
                 )
             archives.append(str(archive))
-    command = [sys.executable, "-m", "keras_bandgnn", "corpus", str(folder / "corpus")]
+    command = [sys.executable, "-m", "examples.corpora", str(folder / "corpus")]
     command += ["--packages", *archives, "--valid", *held_out["valid"]]
-    subprocess.run([*command, "--test", *held_out["test"]], check=True)
+    root = Path(__file__).parent.parent
+    subprocess.run([*command, "--test", *held_out["test"]], check=True, cwd=root)
     return folder / "corpus"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("corpus", type=Path, nargs="?", help="of bandgnn corpus")
+    parser.add_argument("corpus", type=Path, nargs="?", help="of examples.corpora")
     parser.add_argument("--out", type=Path, help="folder for the model")
     parser.add_argument("--passes", type=float, default=2)
     parser.add_argument("--hidden", type=int, default=64)

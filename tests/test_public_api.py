@@ -224,15 +224,16 @@ def test_import_after_keras_leaves_scipy_for_its_use():
 # Imported on use; they take a quarter of a second.
 ON_USE = (
     "assembly.block_assembler assembly.schedule_assembler cli data.converters.pyg "
-    "data.converters.smiles data.datasets data.store data.store_writer explain linting "
-    "models.calculator models.ensemble models.inspection models.joint_selection "
+    "data.converters.smiles data.datasets data.store data.store_writer explain "
+    "models.calculator models.ensemble models.inspection "
     "models.labelled_graphs models.last_layer_laplace models.layerwise models.presets "
     "planning.calibration planning.cost planning.plan_choice plotting "
     "preprocessing.attention.conditions preprocessing.attention.reformation "
     "preprocessing.forecast preprocessing.loading.link_loader "
     "preprocessing.loading.sample_loader preprocessing.loading.sequence_loader "
     "preprocessing.sampling.sample_assembler programs.encode programs.function_source "
-    "programs.python_source programs.workers saving.preset_hub serving.exporting "
+    "programs.linting programs.python_source programs.tasks.joint_selection workers "
+    "saving.preset_hub serving.exporting "
     "serving.graph_packer testing tpu training.elastic_tuner training.recompile_guard "
     "training.save_progress training.time_to_accuracy tuning"
 ).split()

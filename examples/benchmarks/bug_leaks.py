@@ -38,7 +38,7 @@ def pairs(
     """Return functions of random packages, each as it is and with a bug.
 
     Args:
-        corpus: Folder of `bandgnn corpus`.
+        corpus: Folder of `examples.corpora`.
         split: Split.
         limit: Number of functions.
         seed: Seed of the order of the packages.

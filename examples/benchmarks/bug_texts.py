@@ -154,7 +154,7 @@ def modules(
     """Yield modules of held-out packages, in random order if there is a limit.
 
     Args:
-        corpus: Folder of `bandgnn corpus`.
+        corpus: Folder of `examples.corpora`.
         packages: Names of packages of the split test; all if omitted.
         limit: Number of functions after which no further module follows.
         seed: Seed of the order.

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"also {PRESENT}, which takes about 10 s a 1,000 lines",
     )
-    parser.add_argument("--corpus", type=shared.path, help="folder of bandgnn corpus")
+    parser.add_argument("--corpus", type=shared.path, help="folder of examples.corpora")
     parser.add_argument("--fixes", type=shared.path, help="folder of real fixes")
     parser.add_argument("--great", type=shared.path, help="file or folder of GREAT")
     parser.add_argument(

@@ -374,8 +374,6 @@ ELSEWHERE = {
     "data/store_writer.py": "files of an unfinished store, and its progress",
     "data/datasets/archives.py": "a hidden folder, renamed when it is complete",
     "data/datasets/download.py": "downloads resume from what is there",
-    "programs/corpus/build.py": "to an open `atomic_write`; the summary moves last",
-    "programs/corpus/distributions.py": "temporary downloads, moved when complete",
     "saving/preset_files.py": "within `atomic_folder`",
     "models/ensemble.py": "within `atomic_folder`",
     "models/layerwise.py": "a temporary folder",
