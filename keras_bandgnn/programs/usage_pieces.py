@@ -1,10 +1,11 @@
 """Usages of a file in pieces of bounded size, as jobs of worker processes."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_bandgnn.data.flat import FlatGraphs
@@ -16,6 +17,7 @@ from keras_bandgnn.programs.python_source.instances import InstanceBuilder, Usag
 from keras_bandgnn.programs.python_source.listing import read_source
 from keras_bandgnn.programs.python_source.unit import SourceUnit
 from keras_bandgnn.programs.varmisuse import read_varmisuse
+from keras_bandgnn.workers import ordered_map
 
 # Bytes of source per job: a few hundred usages, to bound memory use.
 _JOB_BYTES = 16_384
@@ -92,29 +94,27 @@ def read_usages(
         part: Index of the part and number of parts.
         start: Number of usages read by earlier calls, from `following`.
     """
-    outcome = UsagePieces([])
     try:
         if kind == "python":
             source = read_source(path, MAX_BYTES)
-            graphs = _python_graphs(
-                source, name, options, encoding, part, start, outcome
-            )
+            outcome = text_usages(source, name, options, encoding, part, start)
         else:
+            outcome = UsagePieces([])
             programs = read_varmisuse(path, on_error="skip", report=outcome.reasons)
             graphs = (encode_program(p.shuffled(), **encoding) for p in programs)
-        for piece in _in_pieces(graphs):
-            for info in piece.info:
-                # The path for editors; the name is relative to a folder.
-                info["path"] = path
-            outcome.pieces.append(piece)
+            outcome.pieces += _in_pieces(graphs)
     except Exception as error:
         # An unexpected error in one file must not abort the whole tree.
         return UsagePieces(None, [reason_of(error)])
+    for piece in outcome.pieces or ():
+        for info in piece.info:
+            # The path for editors; the name is relative to a folder.
+            info["path"] = path
     return outcome
 
 
 def text_usages(
-    source: str,
+    source: str | bytes,
     name: str,
     options: Mapping[str, Any],
     encoding: Mapping[str, Any],
@@ -149,6 +149,28 @@ def text_jobs(
         (source, name, dict(options), dict(encoding), (part, parts))
         for part in range(parts)
     ]
+
+
+def usage_outcomes(
+    function: Callable, jobs: list[tuple], processes: int, here: bool
+) -> Iterator[tuple[tuple, UsagePieces]]:
+    """Yield each job with its outcome, and with those at which it continues.
+
+    Args:
+        function: `read_usages` or `text_usages`.
+        jobs: Their arguments.
+        processes: See `ordered_map`.
+        here: See `ordered_map`.
+    """
+    died = UsagePieces(None, ["its process died"])
+    outcomes = ordered_map(function, jobs, processes, died, here=here)
+    with contextlib.closing(outcomes):
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            yield job, outcome
+            while outcome.following is not None:
+                # A function too long for one job is read as the model consumes it.
+                outcome = function(*job, outcome.following)
+                yield job, outcome
 
 
 def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:

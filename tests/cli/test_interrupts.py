@@ -13,6 +13,7 @@ import pytest
 
 from keras_bandgnn.cli import interrupts, report
 from keras_bandgnn.cli.main import _COMMANDS, main
+from keras_bandgnn.plugins import PLUGINS
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no such signals there")
 
@@ -158,7 +159,8 @@ def test_a_call_in_python_answers_at_once(monkeypatch, capsys, tmp_path):
     "name", [name for name, each in _COMMANDS.items() if each.resumes]
 )
 def test_what_begins_anew_is_to_be_left_out(name, monkeypatch, capsys, tmp_path):
-    module = importlib.import_module(f"keras_bandgnn.cli.{name}")
+    home = PLUGINS.get(f"cli.{name}", f"cli.{name}")
+    module = importlib.import_module(f"keras_bandgnn.{home}")
     monkeypatch.setattr(module, "run", lambda _: os.kill(os.getpid(), signal.SIGINT))
     option = f"--{_COMMANDS[name].resumes}"
     assert main([name, *LINES[name], option]) == 130
@@ -171,7 +173,7 @@ WORK = """
 import signal, sys, time
 from keras_bandgnn.cli import interrupts, main
 from keras_bandgnn.data import files
-from keras_bandgnn.programs import workers
+from keras_bandgnn import workers
 import keras_bandgnn.cli.predict as module
 
 def run(options):

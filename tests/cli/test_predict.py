@@ -215,7 +215,7 @@ def test_a_long_file_in_parts_gives_what_it_gives_whole(tmp_path, monkeypatch):
 def test_a_function_too_long_for_a_job_is_read_in_several(
     model, tmp_path, monkeypatch, capsys
 ):
-    from keras_bandgnn.cli import predict as predict_usages
+    from keras_bandgnn.cli import report
     from keras_bandgnn.programs import usage_pieces
 
     file = tmp_path / "long.py"
@@ -242,7 +242,7 @@ def test_a_function_too_long_for_a_job_is_read_in_several(
     # And progress is shown meanwhile, not once per file.
     said = []
     monkeypatch.setattr(
-        predict_usages.report,
+        report,
         "progress",
         lambda *_: contextlib.nullcontext(lambda *numbers: said.append(numbers)),
     )

@@ -155,8 +155,11 @@ def source_pieces(
 ) -> Iterator:
     """Yield the graphs of the files that the command line names, file by file."""
     from keras_bandgnn.programs.program_files import find_programs
-    from keras_bandgnn.programs.usage_pieces import UsagePieces, read_usages, usage_jobs
-    from keras_bandgnn.workers import ordered_map
+    from keras_bandgnn.programs.usage_pieces import (
+        read_usages,
+        usage_jobs,
+        usage_outcomes,
+    )
 
     encoder = task.preprocessor.graph_layers[0]
     reading = reading_options(task, options)
@@ -169,26 +172,12 @@ def source_pieces(
         filenames.update(path for path, _ in files)
         jobs += usage_jobs(kind, files, reading, encoder.options)
     coverage.files = len(filenames)
-    died = UsagePieces(None, ["its process died"])
     # One core is reserved for the model.
     processes = options.processes or max(1, (os.cpu_count() or 1) - 1)
-    outcomes = ordered_map(read_usages, jobs, processes, died, here=len(jobs) == 1)
+    outcomes = usage_outcomes(read_usages, jobs, processes, here=len(jobs) == 1)
     failed = False
-
-    def all_pieces(job: tuple, outcome: UsagePieces) -> Iterator[UsagePieces]:
-        yield outcome
-        while outcome.following is not None:
-            # A function too long for one job is read as the model consumes it.
-            outcome = read_usages(*job, outcome.following)
-            yield outcome
-
     with contextlib.closing(outcomes):
-        job_outcomes = (
-            (job, outcome)
-            for job, first in zip(jobs, outcomes, strict=True)
-            for outcome in all_pieces(job, first)
-        )
-        for (_, path, *_, (part, parts)), outcome in job_outcomes:
+        for (_, path, *_, (part, parts)), outcome in outcomes:
             if outcome.pieces is None and not failed:
                 failed = True
                 coverage.failed += [(path, reason) for reason in outcome.reasons]

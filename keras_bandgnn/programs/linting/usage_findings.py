@@ -11,8 +11,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.programs.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.programs.python_source.tokens import name_end
-from keras_bandgnn.programs.usage_pieces import UsagePieces, text_jobs, text_usages
-from keras_bandgnn.workers import ordered_map
+from keras_bandgnn.programs.usage_pieces import text_jobs, text_usages, usage_outcomes
 
 # Characters whose files are read by one pool of processes.
 _CHUNK = 4_000_000
@@ -87,25 +86,18 @@ class UsageFindings(FindingSource):
             for job in text_jobs(file.code.text, "", self._reading, self._encoding)
         ]
         small = sum(len(file.code.text) for file in reading) < _SMALL
-        died = UsagePieces(None, ["its process died"])
-        outcomes = ordered_map(
-            text_usages, jobs, 1 if small else self._processes, died, here=small
-        )
+        processes = 1 if small else self._processes
+        outcomes = usage_outcomes(text_usages, jobs, processes, here=small)
         with contextlib.closing(outcomes):
-            for job, outcome in zip(jobs, outcomes, strict=True):
-                part, parts = job[-1]
+            for (*_, (part, parts)), outcome in outcomes:
                 file = reading[0]
-                while outcome is not None:
-                    following = outcome.following
-                    if outcome.pieces is None:
-                        file.error = file.error or "; ".join(outcome.reasons)
-                    file.skipped.update(dict.fromkeys(outcome.reasons))
-                    for piece in outcome.pieces or ():
-                        file.graphs += len(piece)
-                        yield piece
-                    # A function too long for one job is read as the model consumes it.
-                    outcome = following and text_usages(*job, following)
-                if part == parts - 1:
+                if outcome.pieces is None:
+                    file.error = file.error or "; ".join(outcome.reasons)
+                file.skipped.update(dict.fromkeys(outcome.reasons))
+                for piece in outcome.pieces or ():
+                    file.graphs += len(piece)
+                    yield piece
+                if part == parts - 1 and outcome.following is None:
                     reading.popleft()
 
 

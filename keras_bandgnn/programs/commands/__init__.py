@@ -1,0 +1,1 @@
+"""The commands of the code-analysis tool, one module each."""

@@ -1,0 +1,1 @@
+"""Keras layers that encode program graphs, and stores of what they encode."""

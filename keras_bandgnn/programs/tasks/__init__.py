@@ -1,0 +1,1 @@
+"""Models that find wrong variables, and reports of what they find."""
