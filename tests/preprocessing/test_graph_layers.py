@@ -3,8 +3,10 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.models import GCNBackbone, GraphRegressor
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphLayer,
     GraphPreprocessor,
     RCMKCompile,
     ReachabilityFilter,
@@ -123,3 +125,33 @@ def test_preprocessor_config_round_trip():
     config["layers"][0]["class_name"] = "Lambda"
     with pytest.raises(ValueError, match="a graph layer, with"):
         GraphPreprocessor.from_config(config)
+
+
+class Path:
+    """A path of some nodes: neither a graph nor the raw data of an encoder."""
+
+    def __init__(self, length):
+        self.length = length
+
+
+class PathEncoder(GraphLayer):
+    takes = (Path, Graph)
+
+    def call(self, item):
+        if isinstance(item, Graph):
+            return item
+        nodes = np.arange(item.length)
+        return Graph(item.length, nodes[:-1], nodes[1:], node={"kind": nodes % 3})
+
+
+def test_tasks_take_what_a_graph_layer_takes():
+    layers = GraphPreprocessor([PathEncoder()])
+    task = GraphRegressor(GCNBackbone({"kind": 3}, 8), preprocessor=layers)
+    paths = [Path(2), Path(5), Path(3)]
+    encoder = PathEncoder()
+    expected = task.predict([encoder(path) for path in paths], verbose=0)
+    for data in (paths, (path for path in paths)):
+        np.testing.assert_allclose(task.predict(data, verbose=0), expected, rtol=1e-6)
+    np.testing.assert_allclose(task.predict(paths[0], verbose=0), expected[:1])
+    with pytest.raises(ValueError, match=r"PathEncoder\(\)\(graphs\)"):
+        task.fit(paths, [1.0, 2.0, 3.0], verbose=0)
