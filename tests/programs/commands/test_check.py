@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from keras_bandgnn.cli import check as command
 from keras_bandgnn.cli import report
 from keras_bandgnn.cli.main import main
+from keras_bandgnn.programs.commands import check as command
 from keras_bandgnn.programs.linting import checker, project_files
 from tests.programs.linting.samples import Spelled
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from keras_bandgnn.cli import lsp
 from keras_bandgnn.cli.main import main
+from keras_bandgnn.programs.commands import lsp
 
 WRONG = """\
 def copy(source, target):
