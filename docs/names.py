@@ -93,7 +93,7 @@ RESULTS = (
     "models.regression_task.RegressionTask",
     "models.masked_task.MaskedTask",
     "training.time_to_accuracy.TrainingClock",
-    "programs.tasks.selection_report.Suspicion",
+    "programs.models.selection_report.Suspicion",
     "tuning.hypermodel.Objective",
     "distribution.replica_group.ReplicaGroup",
 )

@@ -1,10 +1,12 @@
-"""The table through which `programs`, the code-analysis tool, plugs in.
+"""Names that load on first use, and the table through which `programs` plugs in.
 
-No other room imports `programs`. The names that it adds to other rooms, its commands
-and its classes in saved files are loaded through this table.
+No other room imports `programs`, the code-analysis tool. The names that it adds to
+other rooms, its commands and its classes in saved files are loaded through this table.
 """
 
 import importlib
+import sys
+from collections.abc import Callable, Mapping
 from types import ModuleType
 
 PLUGINS = {
@@ -14,15 +16,15 @@ PLUGINS = {
     "cli.inspect": "programs.commands.inspect",
     "cli.lsp": "programs.commands.lsp",
     "cli.usages": "programs.commands.usages",
-    "models.BugLocalizer": "programs.tasks.bug_localizer",
-    "models.JointSelection": "programs.tasks.joint_selection",
-    "preprocessing.FunctionEncoder": "programs.encoders.function_encoder",
-    "preprocessing.ProgramEncoder": "programs.encoders.program_encoder",
-    "preprocessing.compile_programs": "programs.encoders.program_store",
-    "training.accuracy_interval": "programs.tasks.selection_report",
-    "training.localization_report": "programs.tasks.localization_report",
-    "training.suspicious": "programs.tasks.selection_report",
-    "training.trivial_scores": "programs.tasks.selection_report",
+    "models.BugLocalizer": "programs.models.bug_localizer",
+    "models.JointSelection": "programs.models.joint_selection",
+    "preprocessing.FunctionEncoder": "programs.models.function_encoder",
+    "preprocessing.ProgramEncoder": "programs.models.program_encoder",
+    "preprocessing.compile_programs": "programs.models.program_store",
+    "training.accuracy_interval": "programs.models.selection_report",
+    "training.localization_report": "programs.models.localization_report",
+    "training.suspicious": "programs.models.selection_report",
+    "training.trivial_scores": "programs.models.selection_report",
 }
 """Module of each command and public name, relative to `keras_bandgnn`."""
 
@@ -50,3 +52,25 @@ def register(room: str) -> None:
     for place in REGISTERED:
         if place.startswith(f"{room}."):
             load(place)
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable, Callable]:
+    """Return `__getattr__` and `__dir__` of a package, also for names of plug-ins.
+
+    Args:
+        package: Its `__name__`.
+        homes: Module of each name, relative to `keras_bandgnn`.
+    """
+    homes = {**homes, **names_in(package.partition(".")[2])}
+
+    def get(name: str):
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"keras_bandgnn.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names

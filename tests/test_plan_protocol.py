@@ -32,7 +32,7 @@ from keras_bandgnn.primitives.base import (
     step_resource,
 )
 from keras_bandgnn.primitives.tiles import Tiles
-from keras_bandgnn.programs.tasks.joint_selection import JointSelection
+from keras_bandgnn.programs.models.joint_selection import JointSelection
 
 # The one file that takes keys and names of resources apart.
 READER = "primitives.base"

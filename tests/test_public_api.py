@@ -232,7 +232,7 @@ ON_USE = (
     "preprocessing.forecast preprocessing.loading.link_loader "
     "preprocessing.loading.sample_loader preprocessing.loading.sequence_loader "
     "preprocessing.sampling.sample_assembler programs.encode programs.function_source "
-    "programs.linting programs.python_source programs.tasks.joint_selection workers "
+    "programs.linting programs.python_source programs.models.joint_selection workers "
     "saving.preset_hub serving.exporting "
     "serving.graph_packer testing tpu training.elastic_tuner training.recompile_guard "
     "training.save_progress training.time_to_accuracy tuning"

@@ -15,7 +15,7 @@ import keras_bandgnn
 PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
-    "checks optional version import_hook compat plugins lazy registration".split()
+    "checks optional version import_hook compat plugins registration".split()
     + "default_backend config arrays progress workers graph batch".split()
     + "data saving ops primitives assembly planning".split()
     + [
@@ -32,7 +32,7 @@ ROOMS = (
     + "testing cli __main__".split()
     # The code-analysis tool, which no other room imports: see `plugins.PLUGINS`.
     + ["programs"]
-    + [f"programs.{room}" for room in "encoders tasks linting commands".split()]
+    + [f"programs.{room}" for room in "models linting commands".split()]
 )
 # These import no backend and no Keras.
 PLAIN = ("graph", "data", "assembly", "programs")

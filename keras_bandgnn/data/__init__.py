@@ -1,6 +1,6 @@
 """Data sets, converters, and storage of graphs."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "FlatGraphs": "data.flat",

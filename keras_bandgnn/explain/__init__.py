@@ -1,6 +1,6 @@
 """Explanations: which nodes, features and edges a prediction rests on."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "Explanation": "explain.explanation",

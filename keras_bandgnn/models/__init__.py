@@ -1,7 +1,6 @@
 """Backbones, tasks and presets."""
 
 from keras_bandgnn import plugins
-from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
@@ -33,6 +32,7 @@ from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
 from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
 from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
 from keras_bandgnn.models.task import Task as Task
+from keras_bandgnn.plugins import lazy_names
 from keras_bandgnn.saving.preset_paths import list_presets as list_presets
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Choice of the cheapest plan: cost model, calibration, estimates."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "Hardware": "planning.cost",

@@ -1,7 +1,7 @@
 """Host-side layers: from graphs to batches of static shape."""
 
 from keras_bandgnn import plugins
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 from keras_bandgnn.preprocessing.attention.attention_edges import (
     AttentionEdges as AttentionEdges,
 )

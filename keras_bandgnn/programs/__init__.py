@@ -1,6 +1,6 @@
 """Source code as graphs: parsing, variable misuse, encoding, VarMisuse files."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "FunctionGraph": "programs.program_graph",

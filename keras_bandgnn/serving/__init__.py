@@ -1,6 +1,6 @@
 """Running exported models, and packing graphs for them."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "ExportedModel": "serving.runtimes",

@@ -1,6 +1,6 @@
 """Schedules, losses, optimisers and callbacks."""
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 from keras_bandgnn.training.calibration_report import (
     calibration_report as calibration_report,
 )

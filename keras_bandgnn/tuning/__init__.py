@@ -5,7 +5,7 @@ keras-tuner is imported when one of the names is first used.
 
 import importlib
 
-from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.plugins import lazy_names
 
 _HOMES = {
     "DatasetSpec": "tuning.dataset_spec",

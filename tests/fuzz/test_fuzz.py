@@ -85,7 +85,7 @@ _COVERED = {
     "plotting/history": "log of training",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
     "programs/corpus_files": "corpus",
-    "programs/encoders/program_store": "store",
+    "programs/models/program_store": "store",
     "programs/linting/baseline": "tests/programs/linting/test_baseline.py",
     "programs/linting/cache": "tests/programs/linting/test_cache.py",
     "programs/linting/checker": "tests/programs/linting/test_checker.py",

@@ -16,7 +16,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     ReachabilityFilter,
 )
-from keras_bandgnn.programs.encoders.program_store import compile_programs
+from keras_bandgnn.programs.models.program_store import compile_programs
 from keras_bandgnn.programs.program_files import find_programs
 from keras_bandgnn.programs.ray_pool import RayPool, connect
 

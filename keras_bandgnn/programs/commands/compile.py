@@ -97,7 +97,7 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
         pool: A `RayPool`, entered only if a split is unfinished. Local processes do
             the work if omitted.
     """
-    from keras_bandgnn.programs.encoders.program_store import ProgramStoreJob
+    from keras_bandgnn.programs.models.program_store import ProgramStoreJob
     from keras_bandgnn.programs.program_files import find_programs
 
     kind, splits = find_programs(options.input, options.exclude, options.split)

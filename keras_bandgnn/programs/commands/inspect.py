@@ -51,7 +51,7 @@ def measure(options: argparse.Namespace) -> dict:
         RCMKCompile,
         ReachabilityFilter,
     )
-    from keras_bandgnn.programs.encoders.program_store import bandwidths, compiled_files
+    from keras_bandgnn.programs.models.program_store import bandwidths, compiled_files
     from keras_bandgnn.programs.program_files import find_programs
 
     if (options.data / "store.json").is_file():

@@ -43,7 +43,7 @@ def reading_options(task, options: argparse.Namespace) -> dict:
 def load_graphs(task, data: Path, options: argparse.Namespace):
     """Return the graphs at a path, compiled for a task."""
     from keras_bandgnn.data import FlatGraphs, open_store
-    from keras_bandgnn.programs.encoders.program_store import compiled_files
+    from keras_bandgnn.programs.models.program_store import compiled_files
     from keras_bandgnn.programs.program_files import find_programs
 
     if (data / "store.json").is_file():
@@ -75,7 +75,7 @@ def score(task, graphs) -> tuple[dict, list]:
     """Predict and print accuracies; return them and the logits."""
     import numpy as np
 
-    from keras_bandgnn.programs.tasks.selection_report import (
+    from keras_bandgnn.programs.models.selection_report import (
         GUESS_NAMES,
         accuracy_interval,
         trivial_scores,
@@ -221,7 +221,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         to check or a file could not be read.
     """
     from keras_bandgnn.data.files import atomic_write
-    from keras_bandgnn.programs.tasks.joint_selection import JointSelection
+    from keras_bandgnn.programs.models.joint_selection import JointSelection
 
     coverage, best = Coverage(), _Best(options.top)
     layers = task.preprocessor.graph_layers if task.preprocessor is not None else []
@@ -305,7 +305,7 @@ def _suspicions(piece, logits, seen: set) -> Iterator:
     """Yield the `Suspicion` of each usage, or None; each place only once."""
     import numpy as np
 
-    from keras_bandgnn.programs.tasks.selection_report import suspicion
+    from keras_bandgnn.programs.models.selection_report import suspicion
 
     if piece.label is None:
         raise ValueError(
@@ -350,7 +350,7 @@ def print_usages(suspicions: list, count: int) -> None:
 
 def print_suspicious_usages(graphs, logits, count: int) -> list:
     """Print and return the most suspicious usages."""
-    from keras_bandgnn.programs.tasks.selection_report import suspicious
+    from keras_bandgnn.programs.models.selection_report import suspicious
 
     graphs = [graphs[i] for i in range(len(graphs))]
     suspicions = suspicious(graphs, logits, count)

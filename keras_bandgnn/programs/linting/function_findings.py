@@ -148,7 +148,7 @@ class FunctionFindings(FindingSource):
     def __init__(self, task, processes: int | None = None, least: float = 0.01):
         # Here, so that cached findings are shown without loading Keras.
         from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-        from keras_bandgnn.programs.encoders.function_encoder import FunctionEncoder
+        from keras_bandgnn.programs.models.function_encoder import FunctionEncoder
 
         if task.preprocessor is None or not task.preprocessor.graph_layers:
             raise ValueError(

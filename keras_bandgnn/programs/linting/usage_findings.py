@@ -35,7 +35,7 @@ class UsageFindings(FindingSource):
 
     def __init__(self, task, processes: int | None = None):
         # Here, so that cached findings are shown without loading Keras.
-        from keras_bandgnn.programs.tasks.joint_selection import JointSelection
+        from keras_bandgnn.programs.models.joint_selection import JointSelection
 
         layers = () if task.preprocessor is None else task.preprocessor.graph_layers
         if not layers or not hasattr(layers[0], "options"):
@@ -113,7 +113,7 @@ class _File:
         self._findings: dict[tuple[int, int], Finding] = {}
 
     def add(self, info: dict, label: int, logits: np.ndarray) -> None:
-        from keras_bandgnn.programs.tasks.selection_report import probabilities
+        from keras_bandgnn.programs.models.selection_report import probabilities
 
         if not np.isfinite(logits).all():
             raise ValueError(

@@ -7,7 +7,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     ReachabilityFilter,
 )
-from keras_bandgnn.programs.encoders.program_store import bandwidths, compile_programs
+from keras_bandgnn.programs.models.program_store import bandwidths, compile_programs
 from keras_bandgnn.programs.program_files import find_programs
 
 LAYERS = [ProgramEncoder(), ReachabilityFilter(3), RCMKCompile(16)]

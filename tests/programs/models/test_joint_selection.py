@@ -7,7 +7,7 @@ from keras_bandgnn import models, preprocessing
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.primitives import Plan
 from keras_bandgnn.programs import program_graphs
-from keras_bandgnn.programs.tasks.joint_selection import JointSelection, join
+from keras_bandgnn.programs.models.joint_selection import JointSelection, join
 
 FUNCTION = """
 def f{k}(alpha, beta, *rest, flag=None):

@@ -22,7 +22,7 @@ from keras_bandgnn.data.store_writer import (
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-from keras_bandgnn.programs.encoders.program_encoder import ProgramEncoder
+from keras_bandgnn.programs.models.program_encoder import ProgramEncoder
 from keras_bandgnn.programs.program_files import Named, digest, naming, read_encoded
 from keras_bandgnn.programs.ray_pool import RayPool
 from keras_bandgnn.workers import ordered_map, run_isolated

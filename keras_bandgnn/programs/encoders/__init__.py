@@ -1,1 +1,0 @@
-"""Keras layers that encode program graphs, and stores of what they encode."""

@@ -1,0 +1,1 @@
+"""Encoders of programs, their stores, models that judge them, and reports."""

@@ -1,1 +1,0 @@
-"""Models that find wrong variables, and reports of what they find."""
