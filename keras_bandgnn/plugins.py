@@ -42,7 +42,7 @@ def names_in(room: str) -> dict[str, str]:
     return {name: PLUGINS[f"{room}.{name}"] for home, _, name in names if home == room}
 
 
-def load(place: str) -> ModuleType:
+def module_of(place: str) -> ModuleType:
     """Import the module of a command or a public name, such as `"cli.check"`."""
     return importlib.import_module(f"keras_bandgnn.{PLUGINS[place]}")
 
@@ -51,7 +51,7 @@ def register(room: str) -> None:
     """Import the classes of a room that saved files name."""
     for place in REGISTERED:
         if place.startswith(f"{room}."):
-            load(place)
+            module_of(place)
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable, Callable]:

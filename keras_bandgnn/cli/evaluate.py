@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         return
     check_kind(task, options)
     if isinstance(task, NodeSelector):
-        usages = plugins.load("cli.usages")
+        usages = plugins.module_of("cli.usages")
         usages.score(task, usages.load_graphs(task, Path(options.data), options))
     else:
         train_regression.evaluate(task, data_sets.read_graphs(options))

@@ -136,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
             "command once for each."
         )
     if selects_nodes:
-        return plugins.load("cli.usages").predict_usages(task, options)
+        return plugins.module_of("cli.usages").predict_usages(task, options)
     graphs = data_sets.read_graphs(options)
     lines = predict_numbers(task, graphs)
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)

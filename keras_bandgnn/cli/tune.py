@@ -49,7 +49,7 @@ def load_splits(options: argparse.Namespace) -> dict:
 
     folder = Path(options.data)
     if options.data == "demo":
-        splits = plugins.load("cli.demo").stores_to_search(options)
+        splits = plugins.module_of("cli.demo").stores_to_search(options)
     elif all((folder / s / "store.json").is_file() for s in ("train", "valid")):
         data_sets.check_stores(options)
         splits = {s: open_store(folder / s) for s in ("train", "valid")}

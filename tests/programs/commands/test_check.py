@@ -334,7 +334,7 @@ def test_the_rate_does_not_count_loading(monkeypatch, capsys):
 
 
 def test_hook_of_pre_commit(source, tree, capfd):
-    file = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
+    file = Path(__file__).parents[3] / ".pre-commit-hooks.yaml"
     (hook,) = yaml.safe_load(file.read_text())
     assert hook["id"] == "bandgnn-check"
     program, *arguments = hook["entry"].split()

@@ -15,7 +15,7 @@ from keras_bandgnn.programs.linting.checker import Checker
 from keras_bandgnn.programs.linting.function_findings import FunctionFindings, read_file
 from keras_bandgnn.programs.linting.source_code import SourceCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TEXT = '''
 class Box:
     @property
