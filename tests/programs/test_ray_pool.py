@@ -16,6 +16,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     ReachabilityFilter,
 )
+from keras_bandgnn.programs import ray_pool
 from keras_bandgnn.programs.models.program_store import compile_programs
 from keras_bandgnn.programs.program_files import find_programs
 from keras_bandgnn.programs.ray_pool import RayPool, connect
@@ -40,14 +41,15 @@ def pool():
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=128 * 2**20,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        with ray_pool._restored_handlers():
+            ray.init(
+                address="local",
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=128 * 2**20,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
         with RayPool(workers=2) as made:
             yield made
         assert ray.is_initialized()  # The connection is the caller's.
@@ -115,6 +117,7 @@ def kill_one(name, killed):
         time.sleep(0.01)
 
 
+@pytest.mark.release
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_killed_worker_changes_nothing(pool, files, whole, tmp_path):
     killed, seen = [], []
@@ -158,10 +161,18 @@ def test_a_killed_job_goes_on_with_any_engine(
     assert content(tmp_path / "store") == whole
 
 
-def test_ray_leaves_the_handlers_of_signals(pool):
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handler = signal.getsignal(number)
-        assert "ray" not in getattr(handler, "__module__", ""), handler
+def test_joining_a_cluster_leaves_the_handlers_of_signals(monkeypatch):
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def init(**options):
+        for number in numbers:
+            signal.signal(number, lambda *_: None)
+
+    monkeypatch.setattr(ray_pool, "_check_address", lambda *_: None)
+    monkeypatch.setattr(ray, "init", init)
+    handlers = [signal.getsignal(number) for number in numbers]
+    ray_pool.connect("auto", 1.0)
+    assert [signal.getsignal(number) for number in numbers] == handlers
 
 
 # Jobs; workers find them by the name of this module.
@@ -213,6 +224,7 @@ def test_an_error_of_a_job_is_raised_as_it_is(pool):
         list(pool.ordered_map(fail, [(5,)]))
 
 
+@pytest.mark.release
 def test_jobs_that_kill_their_workers(pool, monkeypatch):
     monkeypatch.setattr("keras_bandgnn.programs.ray_pool._RETRIES", 0)
     jobs = [(7,)]
