@@ -65,7 +65,7 @@ def try_format(task, form: str, path: Path, programs: list) -> str:
     try:
         # The largest graph of the sample determines the largest supported size.
         task.export(path, form, programs)
-        exported = kb.serving.ExportedModel(path)
+        exported = kb.serving.ExportedModel(path, trusted=True)
     except (ImportError, ValueError) as error:
         return f"{form:>15}: {error}"
     start = time.perf_counter()

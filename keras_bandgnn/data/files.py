@@ -1,14 +1,12 @@
 """Atomic writes of files and folders, locks, and JSON.
 
 Everything the library writes goes through this module. Content is written under a
-unique hidden name in the same folder, synced to disk, and renamed in one step. A lock
-that ends with the process tells whether the writer of a hidden file is alive. So a
-killed process leaves the old content, and at most a hidden leftover that the next write
-to the same name removes.
+unique hidden name in the same folder, synced to disk, and renamed. A killed process
+leaves the old content, and at most a hidden file or folder with a name such as
+`.1a2b3c4d.partial.model`.
 """
 
 import contextlib
-import ctypes
 import errno
 import io
 import json
@@ -17,8 +15,6 @@ import re
 import secrets
 import shutil
 import stat
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,103 +23,32 @@ import numpy as np
 
 from keras_bandgnn.checks import as_path
 
-try:
-    import fcntl
-except ImportError:  # no such locks on Windows
-    fcntl = None
-
-_ADVICE = {
-    errno.ENOSPC: "Free some disk space, or choose another location.",
-    errno.EDQUOT: "Free some of your disk quota, or choose another location.",
-    errno.EFBIG: "Raise the limit (ulimit -f), or choose another file system.",
-    errno.EROFS: "Choose a location that is not read-only.",
-    errno.EACCES: "Change the permissions, or choose another location.",
-    errno.EPERM: "Change the permissions, or choose another location.",
-    errno.ENOENT: "Create its folder first.",
-    errno.ENOTDIR: "Choose a location inside a folder.",
-    errno.EISDIR: "Choose a name that is not a folder's.",
-    errno.ENAMETOOLONG: "Choose a shorter name.",
-    errno.EIO: "Check the disk, or choose another location.",
-}
-# Errors that only writing raises, whichever library reports them.
+# Errors that only writing raises.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
-_SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
-
-
-# === Errors ===
-
-
-def _concerns(name: Any, path: Path) -> bool:
-    """Return whether a name in an error is `path`, or a file that becomes it."""
-    if not isinstance(name, str | os.PathLike):
-        return name is None
-    name = Path(name)
-    if name in path.parents:
-        return True
-    if not name.is_relative_to(path.parent):
-        return False
-    first = name.relative_to(path.parent).parts[0]
-    # The path itself, an unfinished store, or a hidden file.
-    names = (path.name, f"{path.name}.partial")
-    return first in names or first.endswith(f".partial.{path.name}")
-
-
-def _write_error_code(error: Exception, path: Path) -> int | None:
-    """Return the errno of a failed write; None for other errors."""
-    inner = getattr(error, "written", None)
-    if inner is not None:
-        # A nested write of a file inside `path`, under a hidden name.
-        return error.errno if inner != path and _concerns(inner, path) else None
-    if isinstance(error, ValueError) or str(error).startswith("Expected"):
-        return None
-    code = getattr(error, "errno", None)
-    if code in FULL:
-        return code
-    if isinstance(error, OSError) and code in _ADVICE:
-        # Not an error of the caller's reading.
-        return code if _concerns(error.filename, path) else None
-    # HDF5, Arrow and backends wrap or lose the error of the operating system.
-    for full in FULL:
-        if f"errno = {full}" in str(error) or os.strerror(full) in str(error):
-            return full
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as file:
-            file.write(bytes(1 << 16))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as found:
-        return found.errno if found.errno in FULL else None
-    return None
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Add the file's name and advice to errors of the operating system.
+def writing(path: str | os.PathLike, hidden: str | os.PathLike = "") -> Iterator[None]:
+    """Name the file that the user knows in errors of the operating system.
 
     Args:
         path: The path as the user knows it.
+        hidden: The temporary name under which it is written.
 
     Raises:
         OSError: With the name and the original `errno`.
     """
-    path = Path(path)
-    note = " The previous content is unchanged." if path.exists() else ""
     try:
         yield
-    except Exception as error:
-        code = _write_error_code(error, path)
-        if code is None:
+    except OSError as error:
+        name = error.filename
+        if name is None and error.errno in FULL:
+            name = path
+        elif hidden and isinstance(name, str) and Path(name).is_relative_to(hidden):
+            name = Path(path, Path(name).relative_to(hidden))
+        else:
             raise
-        kind = type(OSError(code, ""))
-        new = kind(
-            f"Expected to write {path}. Received: {os.strerror(code)}. "
-            f"{_ADVICE[code]}{note}"
-        )
-        new.errno, new.written = code, path
-        raise new from error
+        raise OSError(error.errno, error.strerror, os.fspath(name)) from error
 
 
 # === One writer at a time ===
@@ -138,68 +63,49 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def _flock(handle: int) -> bool:
-    """Lock an open file or folder; return False if another process holds it."""
-    if fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-    return True
-
-
-def _is_at(handle: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    return False
-
-
 class FolderLock:
-    """Locks a folder against other processes until `close`, or this process ends.
+    """Locks a folder against other writers until `close`, or this process ends.
+
+    The lock file `.<name>.lock` is next to the folder, which may be replaced or removed
+    while it is locked, or inside it if the parent folder is read-only.
 
     Args:
-        folder: The folder; created if it is missing.
+        folder: The folder.
+        create: Whether to create it if it is missing.
+        wait: Seconds to wait for another writer.
 
     Raises:
-        RuntimeError: If another process holds the lock.
+        RuntimeError: If another writer holds the lock.
         FileExistsError: If it is a symbolic link.
     """
 
-    def __init__(self, folder: str | os.PathLike):
-        folder = Path(folder)
-        self._handle = None
-        while self._handle is None:
-            refuse_link(folder)
-            with writing(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            if fcntl is None:
-                return
-            with contextlib.suppress(FileNotFoundError):
-                self._take(folder)
+    def __init__(self, folder: str | os.PathLike, create: bool = True, wait: float = 0):
+        # Imported late, since it imports asyncio.
+        from filelock import FileLock, Timeout
 
-    def _take(self, folder: Path) -> None:
-        handle = os.open(folder, os.O_RDONLY | _DIRECTORY | _NO_FOLLOW)
+        folder = Path(folder).absolute()
+        refuse_link(folder)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        parent = folder.parent if os.access(folder.parent, os.W_OK) else folder
+        self._lock = FileLock(parent / f".{folder.name}.lock", thread_local=False)
         try:
-            if not _flock(handle):
-                raise RuntimeError(
-                    f"Expected {folder} to be written by one job at a time. Received: "
-                    "another job holds it. Wait for it to end, or choose another path."
-                )
-            # The previous holder may have moved or removed it in the meantime.
-            if _is_at(handle, folder):
-                self._handle, handle = handle, None
-        finally:
-            if handle is not None:
-                os.close(handle)
+            self._lock.acquire(timeout=wait)
+        except Timeout as error:
+            raise RuntimeError(
+                f"Expected {folder} to be written by one job at a time. Received: "
+                "another job holds it. Wait for it to end, or choose another path."
+            ) from error
+        if create:  # the previous holder may have removed it
+            folder.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         """Release the lock."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+        if self._lock.is_locked:
+            # Before the release: afterwards it may be the file of another holder.
+            with contextlib.suppress(OSError):  # open files stay on Windows
+                os.unlink(self._lock.lock_file)
+            self._lock.release()
 
     def __enter__(self) -> "FolderLock":
         return self
@@ -223,7 +129,7 @@ def discard_unfinished() -> None:
     for path in list(_unfinished):
         # A file that is completed in the meantime no longer has this name.
         with contextlib.suppress(OSError):
-            target = path.with_name(f".{secrets.token_hex(4)}{path.name[9:]}")
+            target = _hidden_name(path)
             os.rename(path, target)
             _remove(target)
 
@@ -232,47 +138,28 @@ def _hidden_name(path: Path) -> Path:
     return path.with_name(f".{secrets.token_hex(4)}.partial.{path.name}")
 
 
-def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
-    """Create and lock a hidden file or folder next to `path`."""
-    while True:
-        hidden = _hidden_name(path)
-        if folder:
-            hidden.mkdir()
-            if fcntl is None:
-                return hidden, None
-            try:
-                handle = os.open(hidden, os.O_RDONLY | _DIRECTORY | _NO_FOLLOW)
-            except FileNotFoundError:
-                continue
-        else:
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-            handle = os.open(hidden, flags, 0o666)
-        # Another writer may remove it as a leftover before it is locked.
-        if _flock(handle) and _is_at(handle, hidden):
-            _unfinished.add(hidden)
-            return hidden, handle
-        os.close(handle)
+@contextlib.contextmanager
+def _hidden(path: Path) -> Iterator[Path]:
+    """Yield a hidden name next to `path`, which no longer exists after the block."""
+    hidden = _hidden_name(path)
+    _unfinished.add(hidden)
+    try:
+        with writing(path, hidden):
+            yield hidden
+    finally:
+        _unfinished.discard(hidden)
+        _remove(hidden)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove hidden files that killed writers of `path` left, if not in use."""
-    if fcntl is None:  # cannot tell whether a writer is alive
-        return
+    """Remove hidden files that killed writers of `path` left.
+
+    Call it while a `FolderLock` tells that nobody else writes to `path`.
+    """
     pattern = re.compile(r"\.[0-9a-f]{8}\.partial\." + re.escape(path.name))
-    try:
-        names = [name for name in os.listdir(path.parent) if pattern.fullmatch(name)]
-    except OSError:
-        return
-    for name in names:
-        leftover = path.with_name(name)
-        # Opening a link fails, so links stay. Another process may remove it as well.
-        with contextlib.suppress(OSError):
-            handle = os.open(leftover, os.O_RDONLY | _NO_FOLLOW | os.O_NONBLOCK)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(leftover)
-            finally:
-                os.close(handle)
+    with contextlib.suppress(OSError):
+        for name in filter(pattern.fullmatch, os.listdir(path.parent)):
+            _remove(path.with_name(name))
 
 
 def remove_folder(path: Path) -> None:
@@ -307,56 +194,41 @@ def sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yield a locked file that is renamed to `path` at the end of the block."""
-    with writing(path):
-        remove_leftovers(path)
-        hidden, handle = _create(path, folder=False)
-        try:
-            yield hidden, handle
-            os.fsync(handle)
-            if os.name == "nt":  # open files keep their names there
-                os.close(handle)
-                handle = None
-            os.replace(hidden, path)
-            sync_directory(path.parent)
-        except BaseException:
-            hidden.unlink(missing_ok=True)
-            raise
-        finally:
-            _unfinished.discard(hidden)
-            if handle is not None:
-                os.close(handle)
+def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
+    """Yield a hidden path with the same suffix, renamed to `path` after the block.
+
+    If the block raises, the new file is removed and an earlier file at `path` is
+    unchanged.
+
+    Raises:
+        OSError: If it cannot be written, with its name.
+    """
+    path = Path(path)
+    with _hidden(path) as hidden:
+        yield hidden
+        _sync(hidden)
+        os.replace(hidden, path)
+        sync_directory(path.parent)
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Open a binary file that appears at `path` only when it is complete.
+    """Like `atomic_path`, but yields an open binary file.
 
-    If the block raises, the new file is removed and an earlier file at `path` is
-    unchanged. A pipe or a device, such as `/dev/stdout`, is written to directly.
-
-    Raises:
-        OSError: If it cannot be written, with its name and advice.
+    A pipe or a device, such as `/dev/stdout`, is written to directly.
     """
     path = Path(path)
     try:
-        special = not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+        mode = path.stat().st_mode
+        special = not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
     except OSError:
         special = False
     if special:
         with writing(path), open(path, "wb") as file:
             yield file
         return
-    with _hidden_file(path) as (_, handle), open(os.dup(handle), "wb") as file:
+    with atomic_path(path) as hidden, open(hidden, "xb") as file:
         yield file
-
-
-@contextlib.contextmanager
-def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `atomic_write`, but yields a path with the same suffix."""
-    with _hidden_file(Path(path)) as (hidden, _):
-        yield hidden
 
 
 class _BufferedFile(io.BytesIO):
@@ -420,86 +292,61 @@ def atomic_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
         what: See `check_target`.
 
     Raises:
-        OSError: If it cannot be written, with its name and advice.
+        OSError: If it cannot be written, with its name.
+        RuntimeError: If another job is writing it.
     """
     path = check_target(path, names, what)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        restore_replaced(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FolderLock(path, create=False), _hidden(path) as hidden:
+        _restore(path)
         remove_leftovers(path)
-        hidden, handle = _create(path, folder=True)
-        try:
-            yield hidden
-            replace_folder(hidden, check_target(path, names, what))
-        except BaseException:
-            shutil.rmtree(hidden, ignore_errors=True)
-            raise
-        finally:
-            _unfinished.discard(hidden)
-            if handle is not None:
-                os.close(handle)
+        hidden.mkdir()
+        yield hidden
+        replace_folder(hidden, check_target(path, names, what))
 
 
 def replace_folder(new: Path, path: Path) -> None:
-    """Move a complete folder to `path`, and remove a folder that was there.
+    """Move a complete folder to `path`, which is locked, and remove an earlier one.
 
-    A complete folder exists at `path` at any time. Where two folders cannot be swapped
-    in one step (Windows, some network file systems), the old one is called
-    `.<name>.replaced` between two renames, and `restore_replaced` restores it if the
-    process ends in between.
+    Between two renames the earlier folder is called `.<name>.replaced`, and
+    `restore_replaced` restores it if the process ends in between.
     """
     for folder, _, names in os.walk(new):
         for name in names:
             _sync(Path(folder, name))
         sync_directory(Path(folder))
     refuse_link(path)
-    old = new
+    old = _replaced(path)
+    if path.is_dir():
+        _remove(old)
+        os.rename(path, old)
     try:
-        # Succeeds if `path` is absent or an empty folder.
         os.rename(new, path)
-    except OSError:
-        if not path.is_dir():
-            raise
-        if not _exchange(new, path):
-            old = _replaced(path)
-            _remove(old)
-            os.rename(path, old)
-            try:
-                os.rename(new, path)
-            except BaseException:
-                os.rename(old, path)
-                raise
+    except BaseException:
+        _restore(path)
+        raise
     sync_directory(path.parent)
     _remove(old)
-    _remove(_replaced(path))
 
 
 def _replaced(path: Path) -> Path:
     return path.with_name(f".{path.name}.replaced")
 
 
+def _restore(path: Path) -> None:
+    old = _replaced(path)
+    if not old.is_symlink() and old.is_dir() and not os.path.lexists(path):
+        os.rename(old, path)
+
+
 def restore_replaced(path: str | os.PathLike) -> None:
     """Restore a folder whose replacement was interrupted between two renames."""
     path = Path(path)
-    old = _replaced(path)
-    if not old.is_symlink() and old.is_dir() and not os.path.lexists(path):
-        # Another process may restore it at the same time.
-        with contextlib.suppress(OSError):
-            os.rename(old, path)
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths atomically; return False where this is not supported."""
-    name = {"linux": "renameat2", "darwin": "renamex_np"}.get(sys.platform)
-    try:
-        swap = getattr(ctypes.CDLL(None, use_errno=True), name or "")
-    except (AttributeError, OSError, TypeError):
-        return False
-    paths = os.fsencode(one.absolute()), os.fsencode(other.absolute())
-    if name == "renamex_np":
-        return swap(*paths, _SWAP) == 0
-    at = -100  # AT_FDCWD; unused, as the paths are absolute
-    return swap(at, paths[0], at, paths[1], ctypes.c_uint(_SWAP)) == 0
+    if _replaced(path).is_dir() and not os.path.lexists(path):
+        # A writer that is between the two renames holds the lock for a moment.
+        with contextlib.suppress(OSError, RuntimeError):
+            with FolderLock(path, create=False, wait=10):
+                _restore(path)
 
 
 # === JSON ===

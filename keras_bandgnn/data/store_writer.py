@@ -156,39 +156,6 @@ def check_target(path: Path, overwrite: bool) -> None:
         )
 
 
-def move_into_place(partial: Path, path: Path) -> None:
-    """Move a complete directory to `path`, and remove a store that was there.
-
-    The progress file is removed last. If it is there after a kill, it tells
-    `finish_replacement` that the directory `partial` is the replaced store.
-    """
-    replaces = _is_store(path)
-    if not replaces:
-        (partial / PROGRESS).unlink(missing_ok=True)
-    # The replaced store is renamed to `partial`, which no other job may resume.
-    with FolderLock(path) if replaces else contextlib.nullcontext():
-        replace_folder(partial, path)
-    (path / PROGRESS).unlink(missing_ok=True)
-
-
-def finish_replacement(path: Path) -> None:
-    """Complete the replacement of a store after a kill between its steps.
-
-    Raises:
-        RuntimeError: If another job is writing the store.
-    """
-    restore_replaced(path)
-    if not (_is_store(path) and (path / PROGRESS).is_file()):
-        return
-    partial = path.with_name(path.name + ".partial")
-    check_partial(partial)
-    with FolderLock(partial):
-        for file in partial.iterdir():
-            file.unlink()
-        partial.rmdir()
-        (path / PROGRESS).unlink(missing_ok=True)
-
-
 def is_unfinished(partial: Path) -> bool:
     """Return whether a directory holds only files of an unfinished store."""
     if not partial.is_dir():
@@ -464,8 +431,9 @@ class StoreWriter:
         self._remove_other_files({PROGRESS, SIZES, DESCRIPTION})
         check_target(self.path, self._overwrite)
         self._close_progress()
-        with writing(self.path):
-            move_into_place(self.partial, self.path)
+        (self.partial / PROGRESS).unlink(missing_ok=True)
+        with writing(self.path), FolderLock(self.path, create=False):
+            replace_folder(self.partial, self.path)
         self.close()
         return open_store(self.path)
 
@@ -503,7 +471,7 @@ class StoreWriter:
     def _open(self, restart: bool) -> None:
         """Restore the finished units of an earlier run, and remove stale files."""
         check_partial(self.partial)
-        finish_replacement(self.path)
+        restore_replaced(self.path)
         check_target(self.path, self._overwrite)
         self._lock = FolderLock(self.partial)
         try:

@@ -209,7 +209,7 @@ class Task(GraphModel):
 
         The folder has the model for supergraphs of one shape, and `packing.json`, with
         which `serving.GraphPacker` turns graphs into its inputs. Run both with
-        `serving.ExportedModel(path).predict(graphs)`.
+        `serving.ExportedModel(path, trusted=True).predict(graphs)`.
 
         Args:
             path: A new folder, or one that this method wrote.

@@ -13,9 +13,13 @@ import numpy as np
 from keras_bandgnn.checks import as_path, boolean, one_of
 from keras_bandgnn.data.files import atomic_folder, check_target
 from keras_bandgnn.ops.context import portable
-from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
-from keras_bandgnn.serving.runtimes import ARTEFACTS, ExportedModel, required
+from keras_bandgnn.serving.runtimes import (
+    ARTEFACTS,
+    ExportedModel,
+    checksums,
+    required,
+)
 from keras_bandgnn.serving.signature import Signature
 
 
@@ -141,7 +145,7 @@ def export_task(
             keras_version=keras.__version__,
         )
         if verify:
-            _verify(task, ExportedModel(partial), graphs)
+            _verify(task, ExportedModel(partial, trusted=True), graphs)
     return path
 
 

@@ -6,14 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.data.reading import reading, refuse_file
+from keras_bandgnn.data.weights_files import checksum
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.serving.artefact_checks import (
-    check_onnx,
-    check_pt2,
-    check_saved_model,
-    check_sums,
-)
 from keras_bandgnn.serving.graph_packer import GraphPacker, read_packing
 
 
@@ -24,16 +20,23 @@ class ExportedModel:
     SavedModels in TensorFlow and `.pt2` files in torch. To serve the model elsewhere,
     use only `GraphPacker`.
 
+    `.pt2` files and SavedModels are programs, which can do on this machine whatever
+    Python and TensorFlow can. ONNX and LiteRT files are not.
+
     Args:
         path: The folder.
+        trusted: Whether to load formats that may run code, `"torch"` and
+            `"tf_saved_model"`. Pass True for models that you exported yourself or whose
+            author you trust.
 
     Raises:
         ImportError: If the runtime is not installed.
-        ValueError: If the folder is incomplete, or a file was modified or has contents
-            that `task.export` never writes.
+        ValueError: If the format may run code and is not `trusted`, the folder is
+            incomplete, or a file was modified.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, trusted: bool = False):
+        boolean("trusted", trusted)
         packing = read_packing(path)
         if (
             not isinstance(packing.get("format"), str)
@@ -44,6 +47,13 @@ class ExportedModel:
                 f"Received: {str(packing.get('format'))[:80]!r}."
             )
         self.format = packing["format"]
+        if self.format in _PROGRAMS and not trusted:
+            raise ValueError(
+                f"Expected trusted=True to load {path}. Received: a model of format "
+                f"{self.format!r}, which may run code. If you trust its author, pass "
+                "ExportedModel(path, trusted=True); otherwise ask for the format "
+                "'onnx' or 'litert'."
+            )
         self.packer = GraphPacker.load(path)
         names = self.packer.signature.names
         self._run = open_artefact(path, self.format, names, packing.get("sha256"))
@@ -78,6 +88,42 @@ ARTEFACTS = {
     "litert": ("model.tflite", "ai_edge_litert.interpreter", "litert"),
     "torch": ("model.pt2", "torch", "torch"),
 }
+# Formats whose runtimes unpickle objects, evaluate text, or read and write files.
+_PROGRAMS = ("tf_saved_model", "torch")
+
+
+def checksums(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of an artefact, by its relative name."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return {
+        file.relative_to(path.parent).as_posix(): checksum(file)
+        for file in files
+        if file.is_file()
+    }
+
+
+def _check_sums(path: Path, sums: Any) -> None:
+    """Raise a ValueError if files differ from those that were exported.
+
+    Args:
+        path: The artefact.
+        sums: Result of `checksums`; None for a model that was exported without.
+    """
+    if sums is None:
+        return
+    if not isinstance(sums, Mapping):
+        refuse_file(path, "to have a checksum per file", f"{str(sums)[:80]}")
+    actual = checksums(path)
+    if actual.keys() != sums.keys():
+        refuse_file(path, f"to have the files {sorted(sums)}"[:300], sorted(actual))
+    for name, digest in actual.items():
+        if digest != sums[name]:
+            refuse_file(
+                path.parent / name,
+                f"to have sha256 {str(sums[name])[:64]}",
+                f"a damaged file, of {digest}",
+                "Copy or export the model again.",
+            )
 
 
 def required(module: str, extra: str):
@@ -88,7 +134,7 @@ def required(module: str, extra: str):
 def open_artefact(
     folder, form: str, names: Sequence[str], sums: Any = None
 ) -> Callable[[Mapping], np.ndarray]:
-    """Load an exported model, after checking its contents.
+    """Load an exported model, after comparing its files with their checksums.
 
     Args:
         folder: The folder that `task.export` wrote.
@@ -100,14 +146,13 @@ def open_artefact(
         A function from arrays by input name to the output.
 
     Raises:
-        ValueError: If its files were modified or have contents that `task.export` never
-            writes.
+        ValueError: If its files were modified.
     """
     name, module, extra = ARTEFACTS[form]
     path = Path(folder) / name
     if not path.exists():
         raise ValueError(f"Expected the exported model {path}. Received: no such file.")
-    check_sums(path, sums)
+    _check_sums(path, sums)
     runtime = required(module, extra)
     with reading(path):
         run, input_names = _OPENERS[form](str(path), runtime)
@@ -127,7 +172,6 @@ def open_artefact(
 
 
 def _saved_model(path: str, tf):
-    check_saved_model(Path(path))
     loaded = tf.saved_model.load(path)
     run = loaded.signatures["serving_default"]
     input_names = run.structured_input_signature[1]
@@ -143,7 +187,6 @@ def _saved_model(path: str, tf):
 
 
 def _onnx(path: str, onnxruntime):
-    check_onnx(Path(path))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
@@ -169,7 +212,6 @@ def _litert(path: str, litert):
 
 
 def _torch(path: str, torch):
-    check_pt2(path, torch)
     module = torch.export.load(path).module(check_guards=False)
 
     def predict(arrays):

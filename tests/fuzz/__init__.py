@@ -1,1 +1,1 @@
-"""Mutated files for every reader of the library; run with `python -m tests.fuzz`."""
+"""Damaged files for every reader of the library."""

@@ -1,6 +1,5 @@
 """What must hold of whatever a reader returns without an error, in plain NumPy."""
 
-import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -113,20 +112,3 @@ def finite(arrays: Iterable) -> str | None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             return f"array {number} is not finite"
     return None
-
-
-def plain(value):
-    """A form of a value that can be compared, arrays as dtype, shape and bytes."""
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
-    if hasattr(value, "columns") and hasattr(value, "info"):
-        return plain(value.columns()), [dict(info) for info in value.info]
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    if isinstance(value, float) and math.isnan(value):
-        return "nan"
-    if isinstance(value, np.generic):
-        return plain(np.asarray(value))
-    return value

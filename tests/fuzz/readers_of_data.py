@@ -25,8 +25,7 @@ from keras_bandgnn.data.datasets.load import find_dataset, load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.programs import read_corpus, read_great, read_varmisuse
 from tests.fuzz import invariants
-from tests.fuzz.mutators import Files
-from tests.fuzz.readers import Reader
+from tests.fuzz.readers import Files, Reader
 
 
 def form_name(form: Form) -> str:
@@ -569,13 +568,6 @@ def _right_great(found: list) -> str | None:
     return None
 
 
-def _plain_great(found: list) -> list:
-    return [
-        [e.source, e.has_bug, e.place, e.used, e.repairs, e.info.get("path")]
-        for e in found
-    ]
-
-
 def corpus() -> Files:
     """A corpus of one package."""
     header = {"package": "a", "version": "1", "licence": "MIT"}
@@ -600,27 +592,8 @@ def _right_corpus(found: list) -> str | None:
     return None if right else "a function of another form"
 
 
-def _plain_corpus(found: list) -> list:
-    return [
-        invariants.plain([f.name, f.line, f.source, f.module, f.package]) for f in found
-    ]
-
-
 def _programs(folder: Path) -> list:
     return list(read_varmisuse(folder))
-
-
-def _plain_programs(found: list) -> list:
-    return [
-        invariants.plain(
-            [
-                *(p.labels, p.kinds, p.slot, p.candidates, p.correct),
-                *(dict(p.edges), {str(k): v for k, v in p.node_types.items()}),
-                dict(p.info),
-            ]
-        )
-        for p in found
-    ]
 
 
 EXTXYZ = """2
@@ -802,12 +775,6 @@ def _single_pickle() -> Files:
     return {"array.pkl": b"\x80\x02" + pickled_matrix(np.eye(3)) + b"."}
 
 
-def _plain_matrix(value):
-    if hasattr(value, "indptr"):
-        return invariants.plain([value.data, value.indices, value.indptr, value.shape])
-    return invariants.plain(value)
-
-
 def _right_matrix(value) -> str | None:
     if isinstance(value, pickle.PickleBuffer) or callable(value):
         return f"a {type(value).__name__}"
@@ -841,10 +808,10 @@ def readers() -> Iterator[Reader]:
         sample = _sample(varmisuse, name)
         yield Reader(
             f"varmisuse {name[1:]}",
-            *(sample, _programs, invariants.programs, _plain_programs),
+            *(sample, _programs, invariants.programs),
         )
-    yield Reader("corpus", corpus, _corpus, _right_corpus, _plain_corpus)
-    yield Reader("great", great, _great, _right_great, _plain_great)
+    yield Reader("corpus", corpus, _corpus, _right_corpus)
+    yield Reader("great", great, _great, _right_great)
     for ending in (*ENDINGS, ".xyz.gz", ".cif.bz2"):
         yield Reader(
             f"structures {ending}",
@@ -874,7 +841,7 @@ def readers() -> Iterator[Reader]:
     yield Reader(
         "pickle_arrays",
         *(_single_pickle, lambda folder: read_pickle(folder / "array.pkl")),
-        *(_right_matrix, _plain_matrix),
+        _right_matrix,
     )
 
 

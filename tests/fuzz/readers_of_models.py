@@ -1,4 +1,4 @@
-"""Readers of stores, presets, exported models, searches, progress and settings."""
+"""Readers of stores, presets, packings, searches, progress and settings."""
 
 import argparse
 import functools
@@ -16,11 +16,8 @@ from keras_bandgnn.data.store import DESCRIPTION
 from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.saving import preset_paths
-from keras_bandgnn.serving.artefact_checks import checksums
-from keras_bandgnn.serving.runtimes import ARTEFACTS
 from tests.fuzz import invariants
-from tests.fuzz.mutators import Files
-from tests.fuzz.readers import Reader, contents
+from tests.fuzz.readers import Files, Reader, contents
 
 
 def graphs(count: int = 5, labels: bool = True) -> list[Graph]:
@@ -81,7 +78,7 @@ def _check_store(found) -> str | None:
     return invariants.flat_graphs(everything)
 
 
-def repair_store(files: Files, rng: random.Random) -> Files:
+def repair_store(files: Files) -> Files:
     """Sizes and checksums in `store.json` or the progress file become right."""
     files = dict(files)
     for name, text in list(files.items()):
@@ -171,18 +168,7 @@ def _check_task(task) -> str | None:
     return invariants.finite(weight.numpy() for weight in task.weights)
 
 
-def _plain_task(task, values: bool = True):
-    preprocessor = task.preprocessor
-    return invariants.plain(
-        [
-            *(type(task).__name__, task.head_config(), task.backbone.get_config()),
-            preprocessor and preprocessor.get_config(),
-            [np.asarray(w.numpy()) if values else w.shape for w in task.weights],
-        ]
-    )
-
-
-def repair_preset(files: Files, rng: random.Random) -> Files:
+def repair_preset(files: Files) -> Files:
     """Checksums of weights in `metadata.json` become right."""
     return _repaired_sums(files, preset_paths.METADATA)
 
@@ -283,117 +269,6 @@ def _check_packing(found) -> str | None:
     return None
 
 
-def _plain_packing(found):
-    packer, arrays = found
-    return invariants.plain(
-        [packer.signature.get_config(), packer.output_level, packer.ids, arrays]
-    )
-
-
-def _exported_torch(folder: Path) -> None:
-    _selector().export(folder / "m", "torch", graphs(labels=False))
-
-
-def _with_packing(folder: Path, form: str) -> dict:
-    """Writes `packing.json` of a format; returns example inputs by name."""
-    import keras_bandgnn as kb
-
-    (folder / "m").mkdir()
-    packer = kb.serving.GraphPacker.of_task(_selector(), graphs(labels=False))
-    packer.save(folder / "m", format=form)
-    return next(iter(packer.pack(graphs(labels=False))))
-
-
-def _tensorflow_module(arrays: dict):
-    import tensorflow as tf
-
-    specs = {n: tf.TensorSpec(a.shape, a.dtype, n) for n, a in arrays.items()}
-
-    class Module(tf.Module):
-        @tf.function(input_signature=[specs])
-        def __call__(self, given):
-            total = sum(tf.reduce_sum(tf.cast(v, "float32")) for v in given.values())
-            return {"output": tf.zeros((1, 8)) + total}
-
-    module = Module()
-    run = tf.function(lambda **given: module(given)).get_concrete_function(**specs)
-    return tf, module, run
-
-
-def _exported_saved_model(folder: Path) -> None:
-    tf, module, run = _tensorflow_module(_with_packing(folder, "tf_saved_model"))
-    signatures = {"serving_default": run}
-    tf.saved_model.save(module, str(folder / "m" / "saved_model"), signatures)
-
-
-def _exported_litert(folder: Path) -> None:
-    tf, module, run = _tensorflow_module(_with_packing(folder, "litert"))
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([run], module)
-    (folder / "m" / "model.tflite").write_bytes(converter.convert())
-
-
-def _exported_onnx(folder: Path) -> None:
-    from onnx import TensorProto, helper
-
-    arrays = _with_packing(folder, "onnx")
-    kinds = {"int32": TensorProto.INT32, "float32": TensorProto.FLOAT}
-    kinds |= {"bool": TensorProto.BOOL, "int64": TensorProto.INT64}
-    given = [
-        helper.make_tensor_value_info(n, kinds[str(a.dtype)], a.shape)
-        for n, a in arrays.items()
-    ]
-    nodes = []
-    for name in arrays:
-        nodes.append(helper.make_node("Cast", [name], [f"{name}_f"], to=1))
-        node = helper.make_node("ReduceSum", [f"{name}_f"], [f"{name}_s"], keepdims=0)
-        nodes.append(node)
-    nodes.append(helper.make_node("Sum", [f"{n}_s" for n in arrays], ["output"]))
-    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ())
-    graph = helper.make_graph(nodes, "g", given, [output])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    model.ir_version = 9
-    (folder / "m" / "model.onnx").write_bytes(model.SerializeToString())
-
-
-EXPORTED = {
-    "torch": (_exported_torch, ("torch",)),
-    "tf_saved_model": (_exported_saved_model, ("tensorflow",)),
-    "litert": (_exported_litert, ("tensorflow", "ai_edge_litert")),
-    "onnx": (_exported_onnx, ("onnx", "onnxruntime")),
-}
-"""What writes a sample of each format of `ARTEFACTS`, and the packages it takes."""
-
-
-def exported(form: str) -> Files:
-    """A folder of an exported model, with checksums as `task.export` writes them."""
-
-    def make(folder):
-        EXPORTED[form][0](folder)
-        file = folder / "m" / "packing.json"
-        facts = json.loads(file.read_text())
-        facts["sha256"] = checksums(folder / "m" / ARTEFACTS[form][0])
-        file.write_text(json.dumps(facts))
-
-    return _in_folder(make, "m")
-
-
-def _read_exported(folder: Path):
-    import keras_bandgnn as kb
-
-    model = kb.serving.ExportedModel(folder)
-    arrays = {
-        given.name: np.zeros(given.shape, given.dtype)
-        for given in model.packer.signature.inputs
-        if np.prod(given.shape) < 10**6
-    }
-    return model, model(arrays)
-
-
-def _plain_exported(found):
-    model, output = found
-    return invariants.plain([model.packer.signature.get_config(), np.asarray(output)])
-
-
 # Training and searches ----------------------------------------------------------------
 
 
@@ -450,11 +325,6 @@ def _check_progress(found) -> str | None:
     return invariants.finite(weight.numpy() for weight in task.weights)
 
 
-def _plain_progress(found):
-    place, task = found
-    return invariants.plain([place, [weight.numpy() for weight in task.weights]])
-
-
 @functools.cache
 def _hypermodel():
     import keras_bandgnn as kb
@@ -466,12 +336,12 @@ def _hypermodel():
     return kb.tuning.GraphTransformerHyperModel(given, hidden_dim=8)
 
 
-def search(kind: str) -> Files:
+def search() -> Files:
     """The folder of a search: a trial that is done, one that failed, one running."""
     from keras_bandgnn.tuning import make_tuner
 
     def make(folder):
-        tuner = make_tuner(_hypermodel(), folder / "s", kind, max_trials=4)
+        tuner = make_tuner(_hypermodel(), folder / "s", max_trials=4)
         oracle = tuner.oracle
         for number in range(3):
             trial = oracle.create_trial(f"tuner{number}")
@@ -490,14 +360,11 @@ def search(kind: str) -> Files:
     return _in_folder(make, "s")
 
 
-def _read_search(kind: str) -> Callable:
-    def read(folder: Path):
-        from keras_bandgnn.tuning import make_tuner, trial_table
+def _read_search(folder: Path):
+    from keras_bandgnn.tuning import make_tuner, trial_table
 
-        tuner = make_tuner(_hypermodel(), folder, kind, max_trials=4)
-        return trial_table(tuner), tuner.remaining_trials
-
-    return read
+    tuner = make_tuner(_hypermodel(), folder, max_trials=4)
+    return trial_table(tuner), tuner.remaining_trials
 
 
 def _check_search(found) -> str | None:
@@ -586,62 +453,24 @@ def _check_log(found: dict) -> str | None:
 
 
 def readers() -> Iterator[Reader]:
-    """One reader for each kind."""
-    yield Reader(
-        "store",
-        *(store, _read_store, _check_store),
-        *(lambda found: invariants.plain(found[:3]), repair_store),
-        weight=3,
-    )
-    yield Reader(
-        "unfinished store",
-        *(unfinished, _resume, _check_resumed, invariants.plain, repair_store),
-    )
-    for name, make in (("regressor", _regressor), ("selector", _selector)):
-        yield Reader(
-            f"preset {name}",
-            *(functools.partial(preset, make), _read_preset, _check_task),
-            *(_plain_task, repair_preset),
-            weight=0.5,
-        )
+    """Return one reader for each kind."""
+    task = (_check_task, repair_preset)
+    yield Reader("store", store, _read_store, _check_store, repair_store)
+    yield Reader("unfinished store", unfinished, _resume, _check_resumed, repair_store)
+    yield Reader("preset", functools.partial(preset, _regressor), _read_preset, *task)
     yield Reader(
         "preset without weights",
         functools.partial(preset, _regressor, "none"),
         functools.partial(_read_preset, load_weights=False),
-        *(_check_task, functools.partial(_plain_task, values=False)),
-        weight=0.5,
+        *task,
     )
-    yield Reader("packing.json", packing, _read_packing, _check_packing, _plain_packing)
-    for form in ARTEFACTS:
-        yield Reader(
-            f"exported {form}",
-            *(functools.partial(exported, form), _read_exported),
-            check=lambda found: invariants.finite([found[1]]),
-            plain=_plain_exported,
-            weight=0.4,
-            modules=EXPORTED[form][1],
-            seconds=30,
-        )
-    yield Reader(
-        "ensemble",
-        *(ensemble, _read_ensemble, _check_ensemble),
-        plain=lambda found: [_plain_task(task) for task in found.members],
-        weight=0.5,
-    )
-    yield Reader(
-        "last layer",
-        *(laplace, _read_laplace, _check_laplace),
-        plain=lambda found: [_plain_task(found.task), found.covariance.tolist()],
-        weight=0.5,
-    )
-    yield Reader("settings", settings, _read_settings, lambda found: None)
+    yield Reader("packing.json", packing, _read_packing, _check_packing)
+    yield Reader("ensemble", ensemble, _read_ensemble, _check_ensemble)
+    yield Reader("last layer", laplace, _read_laplace, _check_laplace)
+    yield Reader("settings", settings, _read_settings, lambda result: None)
     yield Reader("log of training", log_of_training, _read_log, _check_log)
-    yield Reader("progress", progress, _read_progress, _check_progress, _plain_progress)
-    for kind in ("random", "hyperband"):
-        yield Reader(
-            f"search {kind}",
-            *(functools.partial(search, kind), _read_search(kind), _check_search),
-            modules=("keras_tuner",),
-            weight=0.5,
-        )
+    yield Reader("progress", progress, _read_progress, _check_progress)
+    yield Reader(
+        "search", search, _read_search, _check_search, modules=("keras_tuner",)
+    )
     yield Reader("calibration", calibration, _read_calibration, _check_calibration)

@@ -1,7 +1,5 @@
 import importlib.util
-import io
 import json
-import zipfile
 
 import keras
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.primitives import Banded, Plan
-from keras_bandgnn.serving.artefact_checks import check_pt2
 from keras_bandgnn.serving.exporting import _WRITERS, FlatModel
 from keras_bandgnn.serving.runtimes import ARTEFACTS
 from keras_bandgnn.serving.signature import Signature
@@ -63,7 +60,9 @@ def test_runtime_gives_what_the_task_predicts(form, tmp_path):
     path = task.export(tmp_path / "out", form, graphs, plan=plan, verbose=False)
     # Other graphs, in an order of their own, in several supergraphs.
     new = graphs_of(14, seed=1)
-    exported = kb.serving.ExportedModel(path)
+    exported = kb.serving.ExportedModel(
+        path, trusted=form in ("torch", "tf_saved_model")
+    )
     assert len(exported.packer.pack(new)) > 1
     found, wanted = exported.predict(new), task.predict(new)
     for mine, right in zip(found, wanted, strict=True):
@@ -84,7 +83,7 @@ def test_rows_of_nodes_come_in_the_order_of_the_graph(tmp_path):
     preprocessor = kb.preprocessing.GraphPreprocessor([kb.preprocessing.RCMKCompile()])
     backbone = kb.models.GCNBackbone({"kind": 4}, 8, num_layers=1)
     task = kb.models.NodeClassifier(backbone, 3, preprocessor)
-    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs), trusted=True)
     for mine, right in zip(model.predict(graphs), task.predict(graphs), strict=True):
         np.testing.assert_allclose(mine, right, atol=1e-4)
 
@@ -187,7 +186,7 @@ def test_models_with_edge_features_are_exported(name, tmp_path):
     options = {"edge_inputs": {"w": {"features": 2}}}
     backbone = getattr(kb.models, name)({"kind": 4}, 8, 1, 2, **options)
     task = kb.models.NodeClassifier(backbone, 3)
-    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs), trusted=True)
     assert "edge_w" in model.packer.signature.names
     for mine, right in zip(model.predict(graphs), task.predict(graphs), strict=True):
         np.testing.assert_allclose(mine, right, atol=1e-4)
@@ -230,7 +229,7 @@ def test_weights_of_eight_bits(tmp_path):
     # The embedding, both kernels of the GRU and the head.
     kinds = [keras.backend.standardize_dtype(v.dtype) for v in task.weights]
     assert kinds.count("int8") == 4
-    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs), trusted=True)
     after, found = task.predict(graphs), model.predict(graphs)
     for old, new, mine in zip(before, after, found, strict=True):
         np.testing.assert_allclose(mine, new, atol=1e-4)
@@ -287,30 +286,22 @@ def test_names_of_inputs_are_unique():
         Signature.of(x)
 
 
-@pytest.mark.skipif(BACKEND != "torch", reason="of torch alone")
-def test_torch_files_that_bring_programs_along_are_refused(tmp_path):
-    import torch
+def test_formats_that_may_run_code_are_loaded_only_if_trusted(tmp_path):
+    path = exported(tmp_path, selector(), graphs_of())
+    with pytest.raises(ValueError, match="trusted=True.*may run code"):
+        kb.serving.ExportedModel(path)
+    with pytest.raises(ValueError, match="`trusted`"):
+        kb.serving.ExportedModel(path, trusted="yes")
 
-    def archive(name, content):
-        with zipfile.ZipFile(tmp_path / "a.pt2", "w") as file:
-            file.writestr(name, content)
-        return str(tmp_path / "a.pt2")
 
-    pickled = io.BytesIO()
-    torch.save({"function": len}, pickled)
-    for name, content in (
-        ("a/data/constants/custom_obj_0", b""),
-        ("a/data/aotinductor/model.so", b""),
-        ("a/data/weights/model_weights_config.json", '{"x": [{"use_pickle":  true}]}'),
-        ("a/models/model.json", '{"size": {"expr_str": "exit()"}}'),
-        ("a/data/sample_inputs/model.pt", pickled.getvalue()),
-    ):
-        with pytest.raises(ValueError, match="may run as a program"):
-            check_pt2(archive(name, content), torch)
-    check_pt2(
-        archive("a/data/weights/model_weights_config.json", '{"use_pickle": false}'),
-        torch,
-    )
+def test_modified_files_are_refused(tmp_path):
+    path = exported(tmp_path, selector(), graphs_of())
+    name = ARTEFACTS[FIRST[BACKEND]][0]
+    extra = path / name / "more" if (path / name).is_dir() else path / name
+    with open(extra, "ab") as file:
+        file.write(b"1")
+    with pytest.raises(ValueError, match=f"{name}.* to have (sha256|the files)"):
+        kb.serving.ExportedModel(path, trusted=True)
 
 
 def test_features_that_are_not_read_are_not_asked_for(tmp_path):
@@ -325,7 +316,7 @@ def test_features_that_are_not_read_are_not_asked_for(tmp_path):
     assert "node_kind" in names
     assert not {"node_note", "graph_site"} & set(names)
     new = plain(graphs_of(3, seed=2))
-    found = kb.serving.ExportedModel(path).predict(new)
+    found = kb.serving.ExportedModel(path, trusted=True).predict(new)
     for mine, right in zip(found, task.predict(new), strict=True):
         np.testing.assert_allclose(mine, right, atol=1e-4)
 

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.data.files import json_text
+from keras_bandgnn.data.files import json_text, restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.store import GraphStore, open_store
 from keras_bandgnn.data.store_writer import (
     StoreWriter,
     check_job,
-    finish_replacement,
     write_piece,
 )
 from keras_bandgnn.graph import Graph
@@ -200,7 +199,7 @@ class ProgramStoreJob:
             check_job(self.path, self._fingerprint, overwrite, restart)
 
     def _finished(self, overwrite: bool) -> GraphStore | None:
-        finish_replacement(self.path)
+        restore_replaced(self.path)
         if overwrite or not (self.path / "store.json").is_file():
             return None
         store = open_store(self.path)
