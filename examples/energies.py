@@ -1,8 +1,8 @@
 """Energies of molecules and crystals: SchNet, MPEU or PaiNN, and two baselines.
 
     python examples/energies.py                       # synthetic molecules, seconds
-    python examples/energies.py qm9 --path qm9_3d.npz --option target=u0_atomization_ev
-    python examples/energies.py carbon24 --path carbon24.npz --graph knn:12 --per-atom
+    python examples/energies.py qm9 --option target=u0_atom
+    python examples/energies.py mlearn --graph knn:12 --option target=energy_per_atom
 
 The baselines are the mean label and the linear composition model: a value per element,
 fitted to the training graphs by least squares. The model learns the residual.
@@ -49,9 +49,16 @@ def read(options) -> dict:
         sizes = {"train": 400, "valid": 50, "test": 100}
         return {s: made_molecules(n, i) for i, (s, n) in enumerate(sizes.items())}
     arguments = dict(item.split("=", 1) for item in options.option)
+    graphs = kb.data.load(options.data, None, options.path, **arguments)
+    rng = np.random.default_rng(0)
+    split = graphs.context.get("split")
+    if split is None:
+        split = rng.choice(3, len(graphs), p=[0.8, 0.1, 0.1])
+    elif 1 not in split:
+        split = np.where((split == 0) & (rng.random(len(graphs)) < 0.1), 1, split)
     return {
-        split: kb.data.load(options.data, split, options.path, **arguments)
-        for split in ("train", "valid", "test")
+        name: graphs.take(np.flatnonzero(split == code))
+        for code, name in enumerate(("train", "valid", "test"))
     }
 
 

@@ -2,8 +2,8 @@
 
     python examples/link_prediction.py --short
     python examples/link_prediction.py
-    python examples/link_prediction.py --data shared/data/node_planetoid/cora.npz
-    python examples/link_prediction.py --data shared/data/kg_triples/fb15k237.npz
+    python examples/link_prediction.py --data cora.npz
+    python examples/link_prediction.py --data fb15k237.npz
 
 Without data the graph is a stochastic block model, and the triples are a ring of nodes.
 Links are split into 85 % to train, 5 % to validate and 10 % to test, and scored by a

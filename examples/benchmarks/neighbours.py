@@ -16,7 +16,7 @@ from importlib.metadata import version
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
-SETS = ("perov5", "carbon24", "mlearn")
+SETS = ("mlearn", "aflow")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,6 +8,7 @@ from keras_bandgnn import Graph
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import write_store
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor
+from tests.array_files import load_qm9
 
 OPTIONS = ["--batch-size", "3", "--steps", "40", "--hidden", "4", "--layers", "1"]
 
@@ -95,11 +96,12 @@ def test_errors(tmp_path, store, capsys):
         main(["batching", store, "--algorithms", "32"])
 
 
-def test_qm9(shared_data, capsys):
+def test_qm9(shared_data, tmp_path, capsys):
     folder = shared_data / "qm9_3d"
     if not folder.is_dir():
         pytest.skip("no qm9_3d")
-    command = ["batching", "qm9", "--path", str(folder), "--option", "edges=full"]
+    write_store(tmp_path / "qm9", load_qm9(folder, edges="full"))
+    command = ["batching", str(tmp_path / "qm9")]
     few = ["--algorithms", "dynamic", "constant", "--steps", "1000"]
     few += ["--packing", "sequential"]
     assert main([*command, "--hidden", "8", "--layers", "1", *few]) == 0

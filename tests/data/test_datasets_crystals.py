@@ -1,4 +1,4 @@
-"""Crystals: arrays, answers of AFLOW's search interface, databases of ASE."""
+"""Crystals: mlearn, answers of AFLOW's search interface, databases of ASE."""
 
 import json
 import sqlite3
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.data.datasets.load import load
+from tests.fuzz import readers_of_data
+from tests.fuzz.readers import write
 
 # The layout of an answer: lists, as of the search interface; silver chloride, and a
 # hexagonal cell.
@@ -139,27 +141,46 @@ def test_database_that_ase_wrote(tmp_path):
     assert graph.label == 5
 
 
-REAL = {
-    "perov5": (7572, 37_860, [6057, 757, 758], 1.475),
-    "carbon24": (4062, 37_338, [3249, 406, 407], -154.250),
-    "mlearn": (1041, 60_906, [877, 0, 164], None),
-}
+def test_mlearn(tmp_path):
+    write(readers_of_data.mlearn(), tmp_path)
+    graphs = load("mlearn", path=tmp_path)
+    assert graphs.num_nodes.tolist() == [2] * 12 and not graphs.num_edges.any()
+    assert graphs.context["split"].tolist() == [0] * 6 + [2] * 6
+    assert graphs.node["atomic_number"][::2].tolist() == 2 * [29, 32, 3, 42, 28, 14]
+    assert graphs.node["position"][1].tolist() == [2, 2, 0.25]
+    assert graphs.node["force"][:2].tolist() == [[0.5, 0, 0], [-0.5, 0, 1]]
+    assert graphs.context["cell"][0].tolist() == [[4, 0, 0], [0, 4, 0], [0, 0.5, 5]]
+    assert graphs.label.tolist() == [-3.5] * 12
+    assert graphs.info[0] == {"group": "Vacancy"}
+    test = load("mlearn", "test", tmp_path, target=["energy_per_atom"])
+    assert test.label.tolist() == [[-1.75]] * 6
+    with pytest.raises(ValueError, match="only train, test"):
+        load("mlearn", "valid", tmp_path)
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_real(shared_data, name):
-    count, atoms, splits, mean = REAL[name]
-    graphs = load(name, path=shared_data / f"crystals_{name}")
-    assert len(graphs) == count and graphs.node_ptr[-1] == atoms
-    assert np.bincount(graphs.context["split"]).tolist() == splits
-    assert mean is None or abs(graphs.label.mean(dtype=np.float64) - mean) < 1e-3
-    assert graphs.context["cell"].shape == (count, 3, 3)
-    fractional = np.linalg.solve(
-        np.swapaxes(graphs.context["cell"][:1], 1, 2),
-        graphs[0].node["position"].T[None],
-    )
-    assert np.isfinite(fractional).all() and np.abs(fractional).max() < 3
-    assert ("force" in graphs.node) == (name == "mlearn")
-    if name == "mlearn":
-        with pytest.raises(ValueError, match="only train, test"):
-            load(name, "valid", shared_data / "crystals_mlearn")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda e: e["outputs"].pop("forces"), "entry 0: no 'forces'"),
+        (lambda e: e["outputs"].update(energy=float("nan")), "not finite"),
+        (lambda e: e["structure"]["sites"].pop(), r"shape \(2, 3\).*\(1, 3\)"),
+        (lambda e: e["structure"].update(sites=[]), "entry 0"),
+        (
+            lambda e: e["structure"]["sites"][0].update(species=[{"element": "Xx"}]),
+            "the element 'Xx'",
+        ),
+    ],
+)
+def test_mlearn_bad_entries(tmp_path, change, reason):
+    files = readers_of_data.mlearn()
+    (entry,) = json.loads(files["Li/test.json"])
+    change(entry)
+    write({**files, "Li/test.json": json.dumps([entry]).encode()}, tmp_path)
+    with pytest.raises(ValueError, match=f"Li/test.json.*{reason}"):
+        load("mlearn", path=tmp_path)
+
+
+def test_names_without_official_files_are_told():
+    for name in ("carbon24", "perov5"):
+        with pytest.raises(ValueError, match="read_structures"):
+            load(name)

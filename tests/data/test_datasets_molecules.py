@@ -1,4 +1,4 @@
-"""MoleculeNet and ZINC: ready arrays, and SMILES where RDKit is installed."""
+"""MoleculeNet and ZINC, from SMILES."""
 
 import csv
 import gzip
@@ -7,71 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.data.datasets.load import load
-
-COUNTS = {
-    "esol": (1128, 13.3, 13.7),
-    "freesolv": (642, 8.7, 8.4),
-    "lipo": (4200, 27.0, 29.5),
-    "bbbp": (2039, 24.1, 26.0),
-    "bace": (1513, 34.1, 36.9),
-    "hiv": (41_906, 25.5, 27.5),
-    "tox21": (8006, 18.5, 19.2),
-}
-
-
-@pytest.fixture
-def esol(tmp_path):
-    np.savez(
-        tmp_path / "esol.npz",
-        atom=np.arange(24, dtype=np.uint8).reshape(3, 8),
-        node_ptr=[0, 2, 3],
-        edge_index=np.array([[0], [1]], np.uint16),
-        bond=np.array([[2, 1, 0]], np.uint8),
-        edge_ptr=[0, 1, 1],
-        y=np.array([[0.5, np.nan], [np.nan, 1]], np.float32),
-        task=["a", "b"],
-        split_random=[0, 2],
-        split_scaffold=[2, 0],
-    )
-    return tmp_path
-
-
-def test_npz(esol):
-    graphs = load("esol", path=esol)
-    assert graphs.num_edges.tolist() == [2, 0]
-    assert graphs.senders.tolist() == [1, 0] and graphs.edge_type.tolist() == [2, 2]
-    assert graphs.edge["bond"].tolist() == [[2, 1, 0]] * 2
-    np.testing.assert_array_equal(graphs.label, [[0.5, np.nan], [np.nan, 1]])
-    assert graphs.context["split"].tolist() == [2, 0]
-    assert load("esol", "test", esol, split_by="random").num_nodes.tolist() == [1]
-    np.testing.assert_array_equal(
-        load("esol", path=esol, target="b").label, [np.nan, 1]
-    )
-    with pytest.raises(ValueError, match="`target` among 'a', 'b'"):
-        load("esol", path=esol, target="c")
-    with pytest.raises(ValueError, match="no such|Received: only train, test"):
-        load("esol", "valid", esol)
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_real_npz(shared_data, name):
-    graphs = load(name, path=shared_data / "graph_molecules" / f"{name}.npz")
-    count, nodes, bonds = COUNTS[name]
-    assert len(graphs) == count
-    assert round(float(graphs.num_nodes.mean()), 1) == nodes
-    assert round(float(graphs.num_edges.mean()) / 2, 1) == bonds
-    assert graphs.label.shape == ((count, 12) if name == "tox21" else (count,))
-
-
-def test_real_zinc(shared_data):
-    graphs = load("zinc", path=shared_data / "graph_zinc")
-    assert np.bincount(graphs.context["split"]).tolist() == [10_000, 1000, 1000]
-    assert round(float(graphs.num_nodes.mean()), 1) == 23.1
-    test = load("zinc", "test", shared_data / "graph_zinc")
-    error = np.abs(test.label - np.median(graphs.label[:10_000])).mean()
-    assert round(float(error), 2) == 1.56
-    both = load("zinc", path=shared_data / "graph_zinc", target=["y", "penalized_logp"])
-    assert both.label.shape == (12_000, 2)
+from tests.array_files import load_molecules
 
 
 def test_official_tables(tmp_path):
@@ -134,7 +70,7 @@ def test_binary_targets_are_0_or_1(value, tmp_path):
 def test_smiles_and_arrays_agree(shared_data):
     pytest.importorskip("rdkit")
     folder = shared_data / "graph_molecules"
-    ready = load("freesolv", path=folder / "freesolv.npz")
+    ready = load_molecules(folder / "freesolv.npz")
     made = load("freesolv", path=folder / "freesolv.csv.gz")
     assert made.num_nodes.tolist() == ready.num_nodes.tolist()
     assert made.num_edges.tolist() == ready.num_edges.tolist()
@@ -213,11 +149,10 @@ def test_targets_of_official_zinc(shared_data, zinc_text):
     (zinc_text / "train.txt").write_text("\n".join(smiles))
     (zinc_text / "train.index").write_text(",".join(map(str, rows)))
     graphs = load("zinc", "train", zinc_text)
-    stored = load("zinc", path=shared_data / "graph_zinc_official").take(rows)
+    official = load_molecules(shared_data / "graph_zinc_official")
+    stored = official.take(rows)
     np.testing.assert_allclose(graphs.label, stored.label, atol=1e-5)
     for name in ("num_nodes", "senders", "receivers", "node/atom", "edge/bond"):
         np.testing.assert_array_equal(graphs.columns()[name], stored.columns()[name])
-    counts = np.bincount(
-        load("zinc", path=shared_data / "graph_zinc_official").context["split"]
-    )
+    counts = np.bincount(official.context["split"])
     assert counts.tolist() == [10_000, 1_000, 1_000]

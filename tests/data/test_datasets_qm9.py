@@ -1,4 +1,4 @@
-"""QM9 in its four forms: small files in the true layout, and the real ones."""
+"""QM9 in its three forms: small files in the true layout, and the real ones."""
 
 import gzip
 import io
@@ -11,6 +11,7 @@ import pytest
 from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.datasets.qm9 import _SCALES
+from tests.array_files import load_qm9
 
 # Two molecules as they are published, methane and ammonia (gdb 1 and 2).
 METHANE = (
@@ -226,14 +227,8 @@ def test_all_pairs_of_one_atom():
     assert pairs["senders"].tolist() == [1, 0]
 
 
-def test_real_npz(shared_data):
-    graphs = load("qm9", path=shared_data / "qm9_3d")
-    assert len(graphs) == 8000 and graphs.node_ptr[-1] == 145_150
-    assert graphs.edge_ptr[-1] == 2 * 150_230
-    assert np.bincount(graphs.context["split"]).tolist() == [6000, 1000, 1000]
-    volts = load("qm9", path=shared_data / "qm9_3d", target="u0_atomization_ev")
-    np.testing.assert_allclose(volts.label, graphs.label * 0.0433641, rtol=2e-6)
-    full = load("qm9", "test", shared_data / "qm9_3d", edges="full")
+def test_all_pairs_of_real_molecules(shared_data):
+    full = load_qm9(shared_data / "qm9_3d", "test", edges="full")
     assert (full.num_edges == full.num_nodes * (full.num_nodes - 1)).all()
     assert (full.edge_type > 0).sum() == 37_274 + 644
     lengths = np.linalg.norm(
@@ -253,8 +248,8 @@ def test_real_bond_graphs(shared_data):
     assert round(float(both.num_edges.mean()) / 2, 2) == 18.70
 
 
-def test_forms_agree(shared_data):
-    arrays = load("qm9", path=shared_data / "qm9_3d", target="gap")
+def test_bond_graphs_agree_with_other_records(shared_data):
+    arrays = load_qm9(shared_data / "qm9_3d", target="gap")
     lines = load("qm9", path=shared_data / "qm9_graphs", target="gap")
     place = {info["gdb"]: i for i, info in enumerate(lines.info)}
     for i in range(0, 8000, 997):

@@ -20,7 +20,7 @@ def test_wrong_options_name_the_files_that_have_them(name, number):
     dataset = find_dataset(name)
     form = dataset.forms[number]
     files = {role: Path(pattern) for role, pattern in form.files.items()}
-    file = re.escape(next(iter(form.files.values())))
+    file = re.escape(Path(next(iter(form.files.values()))).name)
     _check_options(dataset, form, files, dict.fromkeys(_options(form), None))
     with pytest.raises(ValueError, match=f"{file} has.*Received: wrong=1. Remove it"):
         _check_options(dataset, form, files, {"wrong": 1})

@@ -22,6 +22,7 @@ from keras_bandgnn.data.datasets.archives import ARCHIVES
 from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
 from keras_bandgnn.data.datasets.files import Form
 from keras_bandgnn.data.datasets.load import find_dataset, load
+from keras_bandgnn.data.datasets.mlearn import FILES
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.programs import read_corpus, read_great, read_varmisuse
 from tests.fuzz import invariants
@@ -59,28 +60,6 @@ def npz(**arrays) -> bytes:
 def gz(text: str | bytes) -> bytes:
     """Gzipped text."""
     return gzip.compress(text.encode() if isinstance(text, str) else text, mtime=0)
-
-
-def qm9_npz() -> Files:
-    targets = np.arange(24.0).reshape(2, 12)
-    names = ["mu", "alpha", "homo", "lumo", "gap", "r2", "zpve", "u0", "u298"]
-    names += ["cv", "u0_atom", "h298"]
-    return {
-        "qm9.npz": npz(
-            z=np.array([6, 1, 8, 8, 1], np.uint8),
-            pos=np.arange(15, dtype=np.float32).reshape(5, 3),
-            node_ptr=np.array([0, 2, 5]),
-            edge_index=np.array([[0, 0, 1], [1, 1, 2]], np.uint8),
-            bond_type=np.array([1, 2, 1], np.uint8),
-            edge_ptr=np.array([0, 1, 3]),
-            targets=targets,
-            target_names=np.array(names),
-            u0_hartree=np.array([1.0, 2.0]),
-            u0_atomization_ev=np.array([3.0, 4.0]),
-            gdb_id=np.array([5, 9]),
-            split=np.array([0, 2], np.uint8),
-        )
-    }
 
 
 def qm9_lines() -> Files:
@@ -147,58 +126,12 @@ def qm9_sdf() -> Files:
     }
 
 
-def _molecules(**more) -> dict:
-    return {
-        "atom": np.arange(24, dtype=np.uint8).reshape(3, 8),
-        "node_ptr": np.array([0, 2, 3]),
-        "edge_index": np.array([[0], [1]], np.uint16),
-        "bond": np.array([[2, 1, 0]], np.uint8),
-        "edge_ptr": np.array([0, 1, 1]),
-        **more,
-    }
-
-
-def molecules_npz() -> Files:
-    more = {
-        "y": np.array([[0.5, np.nan], [np.nan, 1]], np.float32),
-        "task": np.array(["a", "b"]),
-        "split_random": np.array([0, 2], np.uint8),
-        "split_scaffold": np.array([2, 0], np.uint8),
-    }
-    return {"esol.npz": npz(**_molecules(**more))}
-
-
-def zinc_npz() -> Files:
-    more = {
-        "y": np.array([0.5, 1]),
-        "penalized_logp": np.array([1.0, 2]),
-        "split": np.array([0, 1], np.uint8),
-    }
-    return {"zinc.npz": npz(**_molecules(**more))}
-
-
 SMILES = "smiles,y,split\nCC,1,train\nc1ccccc1,2.5,val\nCCO,3,test\n"
-
-
-def planetoid_npz() -> Files:
-    return {
-        "cora.npz": npz(
-            edge_index=np.array([[0, 1, 2, 3], [1, 2, 3, 0]]),
-            y=np.array([0, 1, 1, 0]),
-            x_indptr=np.array([0, 1, 2, 4, 4], np.int32),
-            x_indices=np.array([0, 2, 1, 2], np.int32),
-            x_data=np.array([1, 0.5, 1, 2], np.float32),
-            x_shape=np.array([4, 3]),
-            train_mask=np.array([1, 0, 0, 0], bool),
-            val_mask=np.array([0, 1, 0, 0], bool),
-            test_mask=np.array([0, 0, 1, 1], bool),
-        )
-    }
 
 
 def gnn_benchmark_npz() -> Files:
     return {
-        "ms_academic_cs.npz": npz(
+        "amazon_electronics_photo.npz": npz(
             adj_data=np.array([1, 2, 1], np.float32),
             adj_indices=np.array([0, 1, 1], np.int32),
             adj_indptr=np.array([0, 2, 2, 3], np.int32),
@@ -312,20 +245,6 @@ def planetoid() -> Files:
     return files | {"ind.cora.test.index": b"6\n3\n5\n"}
 
 
-def crystals_npz() -> Files:
-    return {
-        "carbon24.npz": npz(
-            z=np.array([6, 6, 6], np.uint8),
-            frac=np.arange(9.0).reshape(3, 3) / 10,
-            lattice=np.stack([np.eye(3) * 4, np.eye(3) * 5]),
-            node_ptr=np.array([0, 1, 3]),
-            energy_per_atom_ev=np.array([-1.0, -2.0]),
-            forces_ev_per_ang=np.ones((3, 3), np.float32),
-            split=np.array([0, 2], np.uint8),
-        )
-    }
-
-
 _ENTRIES = [
     {
         "compound": "Ag1Cl1",
@@ -382,6 +301,25 @@ def ase_database() -> Files:
     data = base.serialize()
     base.close()
     return {"graphs.db": data}
+
+
+def mlearn() -> Files:
+    """A supercell of two atoms in each file."""
+    files = {}
+    for file in FILES.values():
+        symbol = file.partition("/")[0]
+        sites = [
+            {"species": [{"element": symbol, "occu": 1}], "xyz": xyz}
+            for xyz in ([0.0, 0.0, 0.5], [2.0, 2.0, 0.25])
+        ]
+        lattice = {"matrix": [[4.0, 0, 0], [0, 4.0, 0], [0, 0.5, 5.0]]}
+        entry = {
+            "structure": {"lattice": lattice, "sites": sites},
+            "outputs": {"energy": -3.5, "forces": [[0.5, 0, 0], [-0.5, 0, 1]]},
+            "group": "Vacancy",
+        }
+        files[file] = json.dumps([entry]).encode()
+    return files
 
 
 def ogb_graphs() -> Files:
@@ -445,20 +383,17 @@ def malnet() -> Files:
 
 
 SAMPLES: dict[str, Callable[[], Files]] = {
-    "qm9:read_npz npz": qm9_npz,
     "qm9:read_bond_graphs part.gz": qm9_lines,
     "qm9_raw:read_xyz tar": qm9_xyz,
     "qm9_raw:read_sdf csv+sdf": qm9_sdf,
-    "molecules:read_npz npz": molecules_npz,
-    "molecules:read_zinc_npz npz": zinc_npz,
     "molecules:read_csv csv": lambda: {"zinc_a.csv": SMILES.encode()},
     "molecules:read_csv csv.gz": lambda: {"zinc_a.csv.gz": gz(SMILES)},
-    "node_graphs:read_npz npz": planetoid_npz,
+    "node_graphs:read_gnn_benchmark npz": gnn_benchmark_npz,
     "node_graphs:read_heterophilous npz": heterophilous_npz,
     "node_graphs:read_wiki_cs json": wiki_cs,
     "zinc:read test+test_index+train+train_index+valid+valid_index": zinc_text,
     "node_graphs:read_planetoid allx+ally+graph+test+tx+ty+x+y": planetoid,
-    "aflow:read_npz npz": crystals_npz,
+    "mlearn:read " + "+".join(sorted(FILES)): mlearn,
     "aflow:read json": aflow_json,
     "aflow:read csv": aflow_csv,
     "aflow:read_ase_db db": ase_database,
@@ -795,7 +730,6 @@ def readers() -> Iterator[Reader]:
     for key, (name, _) in forms().items():
         sample = SAMPLES.get(key) or partial(_no_sample, key)
         yield Reader(key, sample, _of_data_set(name), modules=NEEDS.get(key, ()))
-    yield Reader("node_graphs:read_npz gnn-benchmark", *_benchmark())
     for ending in ARCHIVES:
         name = f"SET{ending}"
         yield Reader(
@@ -843,10 +777,6 @@ def readers() -> Iterator[Reader]:
         *(_single_pickle, lambda folder: read_pickle(folder / "array.pkl")),
         _right_matrix,
     )
-
-
-def _benchmark() -> tuple:
-    return gnn_benchmark_npz, _of_data_set("coauthor_cs")
 
 
 def _unnamed(text: str) -> Files:

@@ -10,7 +10,6 @@ from keras_bandgnn import Graph, models
 from keras_bandgnn.assembly.canonical_order import canonical_rank
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.models import GraphClassifier, GraphormerBackbone, GraphRegressor
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import ATTENTION
 from keras_bandgnn.preprocessing import (
@@ -20,6 +19,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
+from tests.array_files import load_molecules
 from tests.oracles import attention as oracle
 
 pytestmark = pytest.mark.every_backend("dense_oracle")
@@ -287,7 +287,7 @@ def test_generated_links_do_not_follow_the_numbers(make_graphs):
 
 def test_renumbered_graphs_are_predicted_alike(shared_data):
     rng = np.random.default_rng(7)
-    flat = load("zinc", path=shared_data / "graph_zinc", progress=False)
+    flat = load_molecules(shared_data / "graph_zinc")
     graphs = [flat[int(i)] for i in rng.permutation(len(flat))[:64]]
     name = min(graphs[0].node)
     graphs = [

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import load
 from keras_bandgnn.preprocessing import (
     AddSelfLoops,
     GraphPreprocessor,
@@ -15,6 +14,7 @@ from keras_bandgnn.preprocessing import (
     node_splits,
     shchur_splits,
 )
+from tests.array_files import load_node_graph
 
 MASKS = ("train_mask", "valid_mask", "test_mask")
 
@@ -247,7 +247,7 @@ def test_shchur_splits():
     ],
 )
 def test_shchur_splits_of_real_graphs(shared_data, name, nodes, edges):
-    (graph,) = load(name, path=shared_data / "node_amazon_coauthor")
+    (graph,) = load_node_graph(shared_data / "node_amazon_coauthor" / f"{name}.npz")
     made = shchur_splits(graph, num_splits=2)
     assert (made.num_nodes, made.num_edges) == (nodes, 2 * edges)
     classes = made.label.max() + 1

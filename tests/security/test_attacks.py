@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
+import keras_bandgnn.models  # noqa: F401 - registers classes
 from keras_bandgnn import Graph
 from keras_bandgnn.data import open_store, write_store
 from keras_bandgnn.data.datasets.archives import unpack

@@ -10,23 +10,15 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import atomic_numbers, one_of
-from keras_bandgnn.data.datasets.parts import (
-    ATOMIC_NUMBERS,
-    pick_targets,
-    read_split,
-)
+from keras_bandgnn.data.datasets.parts import ATOMIC_NUMBERS
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import (
-    open_npz,
     parse_json,
     read_json,
     refuse_file,
     size_of,
 )
-
-# Default targets of Carbon-24, Perov-5 and mlearn.
-_TARGETS = ("heat_all_ev_per_atom", "energy_per_atom_ev", "energy_ev")
 
 
 def structures(
@@ -71,55 +63,6 @@ def structures(
     )
 
 
-def read_npz(
-    files: Mapping[str, Path],
-    *,
-    split: str | None,
-    progress: bool,
-    target: str | Sequence[str] | None = None,
-) -> FlatGraphs:
-    """Read structures from arrays: `z`, `frac`, `lattice`, `node_ptr` and targets.
-
-    Args:
-        files: `{"npz": path}`.
-        split: Not used; the split is in the file.
-        progress: Not used.
-        target: A column, several, or by default the energy of the set: per atom for
-            Carbon-24 and Perov-5, of the cell for mlearn, in eV.
-
-    Returns:
-        Node features `atomic_number` int32 [N], `position` float32 [N, 3] in Angstrom
-        and, where known, `force` float32 [N, 3] in eV/Angstrom; context `cell`
-        float32 [n, 3, 3] (rows are lattice vectors) and `split`. No edges: which atoms
-        are neighbours depends on the model.
-    """
-    with open_npz(files["npz"]) as arrays:
-        z = arrays.take("z", "integers", (None,))
-        num_nodes = arrays.counts("node_ptr", len(z), "z")
-        frac = arrays.take("frac", "numbers", (len(z), 3))
-        cell = arrays.take("lattice", "numbers", (len(num_nodes), 3, 3))
-        split = read_split(arrays, "split", len(num_nodes))
-        node = {}
-        if (name := "forces_ev_per_ang") in arrays:
-            node["force"] = arrays.take(name, "numbers", (len(z), 3))
-        used_names = {"z", "node_ptr", "frac", "lattice", "forces_ev_per_ang"}
-        arrays_by_name = {
-            k: arrays.load(k) for k in arrays.names if k not in used_names
-        }
-    of_graphs = {
-        name: array
-        for name, array in arrays_by_name.items()
-        if array.shape == (len(num_nodes),) and not name.endswith("split")
-    }
-    target = target or next((name for name in _TARGETS if name in of_graphs), None)
-    at = np.repeat(np.arange(len(num_nodes)), num_nodes)
-    with np.errstate(over="ignore", invalid="ignore"):
-        position = np.einsum("ni,nij->nj", frac, cell[at])
-    return structures(
-        num_nodes, z, position, cell, pick_targets(of_graphs, target), node, split
-    )
-
-
 _FORMULA = re.compile(r"([A-Z][a-z]?)(\d*)")
 
 
@@ -147,7 +90,10 @@ def read(
             match their positions, with one warning that counts them.
 
     Returns:
-        As `read_npz`; `info` has `compound` and `auid` or `aurl`.
+        Node features `atomic_number` int32 [N] and `position` float32 [N, 3] in
+        Angstrom; context `cell` float32 [n, 3, 3] (rows are lattice vectors); `info`
+        has `compound` and `auid` or `aurl`. No edges: which atoms are neighbours
+        depends on the model.
 
     Raises:
         ValueError: If keys are missing or an entry is inconsistent.
@@ -290,7 +236,7 @@ def read_ase_db(
         target: A key of the rows, or several; rows without it are skipped.
 
     Returns:
-        As `read_npz`; `info` has the row's `auid`, if any.
+        As `read`; `info` has the row's `auid`, if any.
 
     Raises:
         ValueError: If the file is not an ASE database, or no row has the target.

@@ -1,5 +1,6 @@
 """The catalogue of data sets: file formats, official addresses, checksums."""
 
+from keras_bandgnn.data.datasets import mlearn
 from keras_bandgnn.data.datasets.download import Remote
 from keras_bandgnn.data.datasets.files import Dataset, Form
 
@@ -47,6 +48,22 @@ _ZINC_INDICES = {
     "train.index": "c4b804d9cdf36d42d0c98149a412dfa01d49b9f4",
     "val.index": "78db245ba10348d0f677a8ea72ced7daea3bc35e",
     "test.index": "428bc2610e8c288b5460150ae36117acb403e0e4",
+}
+
+# Git blob ids of the files of mlearn.
+_MLEARN_BLOBS = {
+    "Cu/test.json": "2c470dfcb7c0a3b138866faccf5ecc70a95f7bc8",
+    "Cu/training.json": "9804a3c4335bc6cb796d67b3e90a8f203844ab40",
+    "Ge/test.json": "84700a3c289daac6c8715597fcc16b65f46e5027",
+    "Ge/training.json": "0671672f739c6084214f475d8bfaf5de5874c00c",
+    "Li/test.json": "9f8b2d748f9ed450b37451645603a7801487f8fd",
+    "Li/training.json": "553f8cb3a2edc45247d3230170b09d930e0f587c",
+    "Mo/test.json": "4e61d7a6d7ce9c1b277f6b78f6e54ee7e15b0aa6",
+    "Mo/training.json": "d3c1f2b5caf0fce53ba256f5e98791bf6dd033df",
+    "Ni/test.json": "f91c374c230c145d4892bcad8538c16c27a2ce45",
+    "Ni/training.json": "70f0abe1a2cc06ada3fcd7e5bc68e2139b942228",
+    "Si/test.json": "6f5d4fbabf5d87b6b0c6cfd18451ab03d4bd3f84",
+    "Si/training.json": "83f119b2528893eb3c87c65549d09f5d31ef4dbd",
 }
 
 _OGB = "http://snap.stanford.edu/ogb/data/"
@@ -117,8 +134,8 @@ def tu(name: str) -> Dataset:
 
 
 _PICKLE = (
-    "It is a pickle, which can run code when it is loaded. If you trust it, save its "
-    "arrays with numpy.savez and pass path=, or use the SMILES."
+    "It is a pickle, which can run code when it is loaded. Use the SMILES, which "
+    "load downloads."
 )
 _DEEPCHEM = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/"
 _FIGSHARE = "https://ndownloader.figshare.com/files/"
@@ -146,6 +163,10 @@ _WIKI_CS = (
     "https://raw.githubusercontent.com/pmernyei/wiki-cs-dataset/"
     "f5207315d649377f936edb66d7d93f5342f01d81/dataset/data.json"
 )
+_MLEARN = (
+    "https://raw.githubusercontent.com/materialsvirtuallab/mlearn/"
+    "10c427a5480c6281c15c64efaf869b03be04818f/data/"
+)
 _AFLOW = (
     "http://aflow.org/API/aflux/v1.0/?enthalpy_formation_atom(*),Egap(*),"
     "Egap_type(*),dft_type(*),ldau_type(*),energy_cutoff(*),energy_atom(*),density(*),"
@@ -161,7 +182,6 @@ def _qm9() -> Dataset:
         "regression of 12 or more targets",
         "CC0",
         forms=(
-            Form("qm9:read_npz", {"npz": "qm9*.npz"}),
             Form("qm9:read_bond_graphs", {"part": "*.jsonl.gz"}),
             Form("qm9_raw:read_xyz", {"tar": "dsgdb9nsd.xyz.tar.bz2"}),
             Form("qm9_raw:read_sdf", {"sdf": "gdb9.sdf", "csv": "gdb9.sdf.csv"}),
@@ -189,7 +209,6 @@ def _zinc() -> Dataset:
         "regression",
         "free to use (ZINC)",
         forms=(
-            Form("molecules:read_zinc_npz", {"npz": "zinc*.npz"}),
             Form("molecules:read_csv", {"csv": "zinc*.csv.gz"}),
             Form("molecules:read_csv", {"csv": "zinc*.csv"}),
             Form(
@@ -228,7 +247,6 @@ def _molecule_net(
         task,
         "as in DeepChem (MIT)",
         forms=(
-            Form("molecules:read_npz", {"npz": f"{name}*.npz"}),
             Form("molecules:read_csv", {"csv": file}),
             Form("molecules:read_csv", {"csv": f"{name}*.csv.gz"}),
             Form("molecules:read_csv", {"csv": f"{name}*.csv"}),
@@ -246,11 +264,7 @@ def _planetoid(name: str, graphs: str) -> Dataset:
         graphs,
         "node classification",
         "MIT (repository)",
-        forms=(
-            Form("node_graphs:read_npz", {"npz": f"{name}.npz"}),
-            Form("node_graphs:read_npz", {"npz": f"{name}_partial_features.npz"}),
-            Form("node_graphs:read_planetoid", roles),
-        ),
+        forms=(Form("node_graphs:read_planetoid", roles),),
         downloads=tuple(
             Remote(file, _PLANETOID + file, f"git:{PLANETOID_BLOBS[name][part]}")
             for part, file in parts.items()
@@ -267,10 +281,7 @@ def _gnn_benchmark(
         graphs,
         "node classification",
         "MIT (repository)",
-        forms=(
-            Form("node_graphs:read_npz", {"npz": f"{name}.npz"}),
-            Form("node_graphs:read_npz", {"npz": file}),
-        ),
+        forms=(Form("node_graphs:read_gnn_benchmark", {"npz": file}),),
         downloads=(Remote(file, _GNN_BENCHMARK + file, f"git:{blob}"),),
     )
 
@@ -306,9 +317,19 @@ def _wiki_cs() -> Dataset:
     )
 
 
-def _crystals(name: str, summary: str, graphs: str, licence: str) -> Dataset:
-    form = Form("aflow:read_npz", {"npz": f"{name}*.npz"})
-    return Dataset(name, summary, graphs, "regression of energies", licence, (form,))
+def _mlearn() -> Dataset:
+    return Dataset(
+        "mlearn",
+        "supercells of six elements, with forces",
+        "1,566, 74 atoms",
+        "regression of energies",
+        "BSD-3-Clause",
+        forms=(Form("mlearn:read", mlearn.FILES),),
+        downloads=tuple(
+            Remote(file, _MLEARN + file, f"git:{_MLEARN_BLOBS[file]}")
+            for file in mlearn.FILES.values()
+        ),
+    )
 
 
 def _aflow() -> Dataset:
@@ -473,19 +494,7 @@ _ALL = (
         "binary node classification",
     ),
     _wiki_cs(),
-    _crystals(
-        "carbon24",
-        "carbon crystals at 10 GPa",
-        "4,062 here, 9 atoms",
-        "Materials Cloud 2020.0026",
-    ),
-    _crystals("perov5", "cubic perovskites", "7,572 here, 5 atoms", "MIT (repository)"),
-    _crystals(
-        "mlearn",
-        "supercells of six elements, with forces",
-        "1,041 here, 58 atoms",
-        "BSD-3-Clause",
-    ),
+    _mlearn(),
     _aflow(),
     _malnet(),
 )

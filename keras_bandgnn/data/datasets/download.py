@@ -86,7 +86,7 @@ class Remote:
     """A published file.
 
     Attributes:
-        name: Name in the cache.
+        name: Name in the cache, which may have a folder.
         url: Its official address.
         checksum: The published checksum, such as `"md5:..."`; None if there is none.
     """
@@ -112,8 +112,8 @@ def fetch(remote: Remote, folder: Path, progress: bool) -> Path:
         OSError: If the server cannot be reached, returns an error, or disconnects.
         ValueError: If the file does not have the published checksum.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     target = folder / remote.name
+    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(target.name + ".part")
     tag = target.with_name(target.name + ".part.tag")
     try:

@@ -25,6 +25,11 @@ from keras_bandgnn.data.reading import Limits, reading
 _TU_NAME = re.compile(r"tu:[A-Za-z0-9_-]+")
 _ELSEWHERE = {
     "varmisuse": "load_varmisuse(path, split) for program graphs",
+    **dict.fromkeys(
+        ("carbon24", "perov5"),
+        "read_structures or from_ase for crystals without official files that load "
+        "reads",
+    ),
     "python_varmisuse": "read_tree and program_graphs for Python sources",
 }
 

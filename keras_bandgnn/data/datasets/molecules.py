@@ -1,4 +1,4 @@
-"""Molecules: MoleculeNet and ZINC, as arrays (npz) or as SMILES (csv)."""
+"""Molecules of MoleculeNet and ZINC, as tables of SMILES."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,10 @@ import numpy as np
 
 from keras_bandgnn.arrays import narrowed
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.data.datasets.parts import (
-    SPLITS,
-    both_ways,
-    pick_targets,
-    read_split,
-)
+from keras_bandgnn.data.datasets.parts import SPLITS, pick_targets
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import Arrays, open_npz, refuse_file
+from keras_bandgnn.data.reading import refuse_file
 from keras_bandgnn.data.scaffolds import scaffold_split
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
@@ -38,86 +33,6 @@ _OFFICIAL_TARGETS = (
     "exp",
     *_BINARY_TARGETS,
 )
-
-
-def read_npz(
-    files: Mapping[str, Path],
-    *,
-    split: str | None,
-    progress: bool,
-    target: str | Sequence[str] | None = None,
-    split_by: str = "scaffold",
-) -> FlatGraphs:
-    """Read preprocessed graphs: atoms, bonds, targets and splits as arrays.
-
-    Args:
-        files: `{"npz": path}`.
-        split: Not used; the splits are in the file.
-        progress: Not used.
-        target: A task by name, several, or None for all.
-        split_by: `"scaffold"` or `"random"`, if the file has both.
-
-    Returns:
-        Node feature `atom` int32 [N, 8], edge feature `bond` int32 [E, 3] (see
-        `keras_bandgnn.data.converters.smiles`), `edge_type` the type of the bond,
-        each bond both ways; label float32 [n] or [n, T], NaN where unknown; context
-        `split`.
-    """
-    one_of("split_by", split_by, ("scaffold", "random"))
-    with open_npz(files["npz"]) as arrays:
-        atom = arrays.take("atom", "integers", (None, None))
-        num_nodes = arrays.counts("node_ptr", len(atom), "atom")
-        ends = arrays.take("edge_index", "integers", (2, None))
-        num_edges = arrays.counts("edge_ptr", ends.shape[1], "edge_index")
-        bond = arrays.take("bond", "integers", (ends.shape[1], None))
-        if not bond.shape[1]:
-            arrays.refuse("bond", "with the type of a bond in column 0", "no columns")
-        table = _npz_targets(arrays, len(num_nodes))
-        context = {}
-        for name in (f"split_{split_by}", "split"):
-            if name in arrays:
-                context["split"] = read_split(arrays, name, len(num_nodes))
-    senders, receivers, bond = both_ways(*ends.astype(np.int64), bond)
-    return FlatGraphs(
-        num_nodes=num_nodes,
-        num_edges=2 * num_edges,
-        senders=senders,
-        receivers=receivers,
-        edge_type=bond[:, 0],
-        node={"atom": atom},
-        edge={"bond": bond},
-        context=context,
-        label=pick_targets(table, target or _default(table)),
-    )
-
-
-def _npz_targets(arrays: Arrays, count: int) -> dict[str, np.ndarray]:
-    if "task" in arrays:
-        tasks = [str(name) for name in arrays.take("task", "text", (None,))]
-        shape = (count, len(tasks))
-        values = arrays.take("y", "numbers", shape, missing=True)
-        return dict(zip(tasks, values.T, strict=True))
-    names = ("y", "penalized_logp")
-    return {k: arrays.take(k, "numbers", (count,), missing=True) for k in names}
-
-
-def read_zinc_npz(
-    files: Mapping[str, Path],
-    *,
-    split: str | None,
-    progress: bool,
-    target: str | Sequence[str] | None = "y",
-) -> FlatGraphs:
-    """Read ZINC as `read_npz` does.
-
-    Args:
-        files: `{"npz": path}`.
-        split: Not used; the split is in the file.
-        progress: Not used.
-        target: `"y"`, the sum of three normalised terms that benchmarks use, or
-            `"penalized_logp"`, or both.
-    """
-    return read_npz(files, split=split, progress=progress, target=target)
 
 
 def read_csv(
@@ -144,7 +59,10 @@ def read_csv(
             10 %, instead of by a column of the table.
 
     Returns:
-        As `read_npz`, with `info["smiles"]`.
+        Node feature `atom` int32 [N, 8], edge feature `bond` int32 [E, 3] (see
+        `keras_bandgnn.data.converters.smiles`), `edge_type` the type of the bond,
+        each bond both ways; label float32 [n] or [n, T], NaN where unknown;
+        `info["smiles"]`, and context `split` where there is one.
 
     Raises:
         ValueError: If there is no column of SMILES, or RDKit cannot read one.

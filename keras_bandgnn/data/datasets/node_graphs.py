@@ -27,13 +27,10 @@ _MASKS = {
 _VALIDATION_NODES = 500
 
 
-def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
-    """Read a graph from plain arrays, in one of two layouts.
+def read_gnn_benchmark(files: Mapping[str, Path], *, split: str | None, progress: bool):
+    """Read the arrays of gnn-benchmark: `adj_*`, `attr_*` and `labels`, without masks.
 
-    The first has `edge_index` [2, E], `y` [N], features as CSR (`x_indptr`,
-    `x_indices`, `x_data` unless all are 1, `x_shape`) and optional masks. The second,
-    that of gnn-benchmark, has `adj_*`, `attr_*` and `labels`, but no masks; its members
-    with Python objects (names) are not read.
+    Members with Python objects (names) are not read.
 
     Args:
         files: `{"npz": path}`.
@@ -41,83 +38,46 @@ def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
         progress: Not used.
 
     Returns:
-        `FlatGraphs` with one graph: edges both ways, no loops; node features
-        `feature` float32 [N, F] and masks int32 [N]; label int32 [N].
+        `FlatGraphs` with one graph: edges both ways, no loops; node feature `feature`
+        float32 [N, F]; label int32 [N].
 
     Raises:
-        ValueError: If arrays are missing.
+        ValueError: If arrays are missing or disagree in their number of nodes.
     """
+    with open_npz(files["npz"]) as arrays:
+        label = _classes(arrays, "labels")
+        ends = arrays.take("adj_indices", "integers", (None,)).astype(np.int64)
+        counts = _row_counts(arrays, "adj", len(ends), len(label))
+        shape = arrays.take("attr_shape", "integers", (2,))
+        if shape[0] != len(label):
+            expected = f"of {len(label)} rows, as labels"
+            arrays.refuse("attr_shape", expected, shape.tolist())
+        columns = arrays.take("attr_indices", "integers", (None,))
+        data = arrays.take("attr_data", "numbers", (len(columns),))
+        sizes = _row_counts(arrays, "attr", len(columns), len(label))
     path = files["npz"]
-    with open_npz(path) as arrays:
-        names = set(arrays.names)
-        if {"edge_index", "y", "x_indptr", "x_indices", "x_shape"} <= names:
-            return _compact(arrays)
-        if {"adj_indices", "adj_indptr", "attr_indices", "labels"} <= names:
-            return _gnn_benchmark(arrays)
-    raise ValueError(
-        f"Expected {path} to hold edge_index, y and x_*, or adj_*, attr_* and labels. "
-        f"Received: {', '.join(sorted(names))}. Check that it is the right file."
-    )
-
-
-def _compact(arrays: Arrays) -> FlatGraphs:
-    label = _classes(arrays, "y")
-    # Some files have the shape [F, N]; the rows are nodes in all of them.
-    shape = [int(size) for size in arrays.take("x_shape", "integers", (2,))]
-    if len(label) not in shape:
-        arrays.refuse("x_shape", f"that has {len(label)}, the length of 'y'", shape)
-    shape.remove(len(label))
-    feature = _features(arrays, "x", len(label), shape[0])
-    node = {}
-    for theirs, ours in (*_MASKS.items(), ("x_known_mask", "known_mask")):
-        if theirs in arrays:
-            node[ours] = mask = arrays.take(theirs, "integers", (len(label),))
-            if mask.size and not 0 <= mask.min() <= mask.max() <= 1:
-                arrays.refuse(theirs, "of 0 and 1", f"up to {mask.max()}")
-    ends = arrays.take("edge_index", "integers", (2, None))
-    return _one_graph(arrays.path, *ends.astype(np.int64), feature, label, node)
-
-
-def _gnn_benchmark(arrays: Arrays) -> FlatGraphs:
-    label = _classes(arrays, "labels")
-    ends = arrays.take("adj_indices", "integers", (None,)).astype(np.int64)
-    counts = arrays.counts("adj_indptr", len(ends), "adj_indices")
-    shape = arrays.take("attr_shape", "integers", (2,))
-    if shape[0] != len(label):
-        arrays.refuse("attr_shape", f"of {len(label)} rows, as labels", shape.tolist())
-    if len(counts) != len(label):
-        received = f"{len(counts)} rows"
-        arrays.refuse("adj_indptr", f"of {len(label)} rows, as labels", received)
+    feature = dense_rows(path, "attr", data, columns, sizes, int(shape[1]))
     rows = np.repeat(np.arange(len(label)), counts)
-    feature = _features(arrays, "attr", len(label), int(shape[1]))
-    return _one_graph(arrays.path, rows, ends, feature, label, {})
+    return _one_graph(path, rows, ends, feature, label, {})
+
+
+def _row_counts(arrays: Arrays, name: str, values: int, rows: int) -> np.ndarray:
+    """Read the pointers of a sparse matrix with a row per node."""
+    counts = arrays.counts(f"{name}_indptr", values, f"{name}_indices")
+    if len(counts) != rows:
+        received = f"{len(counts)} rows"
+        arrays.refuse(f"{name}_indptr", f"of {rows} rows, as labels", received)
+    return counts
 
 
 def _classes(arrays: Arrays, name: str) -> np.ndarray:
     """Read the class of each node, or -1; there are at most as many as nodes."""
     label = arrays.take(name, "integers", (None,))
     count = len(label)
-    if (known := "class_names") in arrays:
-        count = min(count, len(arrays.take(known, "text", (None,))))
     if not label.size or label.min() < -1 or label.max() >= count:
         received = f"{label.min(initial=0)} to {label.max(initial=0)} of {len(label)}"
         arrays.refuse(name, f"of classes in [-1, {count})", received)
     return label
-
-
-def _features(arrays: Arrays, name: str, rows: int, width: int) -> np.ndarray:
-    indices = arrays.take(f"{name}_indices", "integers", (None,))
-    counts = arrays.counts(f"{name}_indptr", len(indices), f"{name}_indices")
-    if len(counts) != rows:
-        received = f"{len(counts)} rows"
-        arrays.refuse(f"{name}_indptr", f"of {rows} rows, one a node", received)
-    if (values := f"{name}_data") in arrays:
-        data = arrays.take(values, "numbers", (len(indices),))
-    elif name == "x":  # all are 1
-        data = np.ones(len(indices), np.int8)
-    else:
-        arrays.refuse(values, "of numbers", f"members {', '.join(arrays.names)}")
-    return dense_rows(arrays.path, name, data, indices, counts, width)
 
 
 def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress: bool):
@@ -132,7 +92,7 @@ def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress
         progress: Not used.
 
     Returns:
-        As `read_npz`, with masks int32 [N, S]: column s is split s.
+        As `read_gnn_benchmark`, with masks int32 [N, S]: column s is split s.
 
     Raises:
         ValueError: If arrays are missing or disagree in their number of nodes.
@@ -160,8 +120,8 @@ def read_wiki_cs(files: Mapping[str, Path], *, split: str | None, progress: bool
         progress: Not used.
 
     Returns:
-        As `read_npz`, with `train_mask`, `valid_mask` and `stopping_mask` int32
-        [N, 20] and `test_mask` int32 [N]. The authors stop training early on
+        As `read_gnn_benchmark`, with `train_mask`, `valid_mask` and `stopping_mask`
+        int32 [N, 20] and `test_mask` int32 [N]. The authors stop training early on
         `stopping_mask` and choose settings on `valid_mask`.
 
     Raises:
@@ -220,7 +180,7 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
         progress: Not used.
 
     Returns:
-        As `read_npz`.
+        As `read_gnn_benchmark`.
 
     Raises:
         ValueError: If a file holds anything but arrays and lists.

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
-from keras_bandgnn.data.reading import Arrays, Limits, refuse_file
+from keras_bandgnn.data.reading import Limits, refuse_file
 
 # Symbols of the chemical elements.
 
@@ -174,15 +174,6 @@ def pick_targets(
     if isinstance(target, str):
         return np.asarray(table[target])
     return np.stack([table[name] for name in names], axis=1)
-
-
-def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
-    """Read a member with the split of each graph: 0 train, 1 valid, 2 test."""
-    split = arrays.take(name, "integers", (count,))
-    if split.size and not 0 <= split.min() <= split.max() < len(SPLITS):
-        received = f"values from {split.min()} to {split.max()}"
-        arrays.refuse(name, "of 0 (train), 1 (valid) and 2 (test)", received)
-    return split
 
 
 def dense_rows(

@@ -25,8 +25,7 @@ _GLOBALS = {
 }
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _VALUES = {
-    *("BININT", "BININT1", "BININT2", "LONG1"),
-    *("BINSTRING", "SHORT_BINSTRING"),
+    *("BININT", "BININT1", "BININT2", "BINSTRING", "SHORT_BINSTRING"),
 }
 _NEW = {"EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict}
 _DTYPE = re.compile(r"[biuf][1248]")
@@ -135,10 +134,6 @@ class _Machine:
     def _do_appends(self, _: Any) -> None:
         values = self._marked()
         _checked_type(list, self.stack[-1]).extend(values)
-
-    def _do_setitem(self, _: Any) -> None:
-        key, value = _popped(self.stack, 2)
-        _checked_type(dict, self.stack[-1])[key] = value
 
     def _do_setitems(self, _: Any) -> None:
         values = self._marked()

@@ -1,4 +1,4 @@
-"""QM9 as arrays (npz) and as bond graphs (tf-gnn-samples)."""
+"""QM9 as bond graphs (tf-gnn-samples), and what its formats share."""
 
 import io
 import re
@@ -14,10 +14,9 @@ from keras_bandgnn.data.datasets.parts import (
     all_pairs,
     both_ways,
     pick_targets,
-    read_split,
 )
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import open_npz, read_bytes
+from keras_bandgnn.data.reading import read_bytes
 from keras_bandgnn.progress import progress_bar
 
 # Names and units of QM9's targets, the same for all formats.
@@ -144,59 +143,6 @@ def molecules(
     )
 
 
-def read_npz(
-    files: Mapping[str, Path],
-    *,
-    split: str | None,
-    progress: bool,
-    target: str | Sequence[str] | None = "u0_atom",
-    edges: str = "bonds",
-) -> FlatGraphs:
-    """Read the npz format: positions, bonds and targets in physical units.
-
-    Args:
-        files: `{"npz": path}`.
-        split: Not used; the split is in the file.
-        progress: Not used.
-        target: A name, names, or None for all; see `qm9.UNITS`, and
-            `"u0_hartree"`, `"u0_atomization_ev"` (eV).
-        edges: `"bonds"` (type 1 single, 2 double, 3 triple, 4 aromatic), or `"full"`:
-            all pairs, type 0 for pairs without a bond.
-
-    Returns:
-        Node features `atomic_number` int32 [N] and `position` float32 [N, 3] in
-        Angstrom; label [n] or [n, T]; context `split`.
-    """
-    with open_npz(files["npz"]) as arrays:
-        z = arrays.take("z", "integers", (None,))
-        num_nodes = arrays.counts("node_ptr", len(z), "z")
-        ends = arrays.take("edge_index", "integers", (2, None))
-        count = len(num_nodes)
-        bonds = {
-            "num_edges": arrays.counts("edge_ptr", ends.shape[1], "edge_index"),
-            "senders": ends[0],
-            "receivers": ends[1],
-            "edge_type": arrays.take("bond_type", "integers", (ends.shape[1],)),
-        }
-        names = arrays.take("target_names", "text", (None,))
-        targets = arrays.take("targets", "numbers", (count, len(names)))
-        table = dict(zip(map(str, names), targets.T, strict=True))
-        for name in ("u0_hartree", "u0_atomization_ev"):
-            table[name] = arrays.take(name, "numbers", (count,))
-        return molecules(
-            num_nodes,
-            bonds,
-            edges,
-            {
-                "atomic_number": z,
-                "position": arrays.take("pos", "numbers", (len(z), 3)),
-            },
-            pick_targets(table, target),
-            arrays.take("gdb_id", "integers", (count,)),
-            read_split(arrays, "split", count),
-        )
-
-
 def read_bond_graphs(
     files: Mapping[str, Path],
     *,
@@ -214,7 +160,8 @@ def read_bond_graphs(
         progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9.UNITS`. `"omega1"`
             requires `normalised`.
-        edges: As in `read_npz`.
+        edges: `"bonds"` (type 1 single, 2 double, 3 triple, 4 aromatic), or `"full"`:
+            all pairs, type 0 for pairs without a bond.
         normalised: Whether to keep the z-scores of the files instead of undoing the
             scaling.
 

@@ -57,7 +57,7 @@ def read(
             double and triple bonds.
 
     Returns:
-        As `keras_bandgnn.data.datasets.molecules.read_npz`, with `info["smiles"]` and
+        As `keras_bandgnn.data.datasets.molecules.read_csv`, with `info["smiles"]` and
         the context feature `split`.
 
     Raises:

@@ -5,12 +5,13 @@ import pytest
 from images import brute_force, distances_of, edges_of, nearest_distances
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import FlatGraphs, load
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.preprocessing import (
     FullyConnectedGraph,
     KNearestGraph,
     RadiusGraph,
 )
+from tests.array_files import load_crystals
 
 pytest.importorskip("matscipy")
 
@@ -183,7 +184,7 @@ def test_supercells_of_a_data_set(shared_data):
 
 
 def check_data_set(name, count, shared_data, radius, k):
-    graphs = load(name, path=shared_data / f"crystals_{name}", progress=False)
+    graphs = load_crystals(shared_data / f"crystals_{name}")
     largest = np.argsort(-graphs.num_nodes, kind="stable")[:5]
     some = np.linspace(0, len(graphs) - 1, count).astype(int)
     graphs = graphs.take(np.union1d(some, largest))
