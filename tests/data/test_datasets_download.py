@@ -156,7 +156,7 @@ def test_checksum_of_git(tmp_path):
 
 def data_set(*downloads, files=None, **more):
     files = files or {"npz": "file.bin"}
-    forms = (Form("node_graphs:read_npz", files),)
+    forms = (Form("node_graphs:read_gnn_benchmark", files),)
     return Dataset("toy", "", "", "", "", forms, downloads, **more)
 
 
@@ -172,12 +172,15 @@ def test_locate_downloads_once_and_verifies_later(server, tmp_path):
 
 
 def test_locate_gets_what_is_missing_of_several_files(server, tmp_path):
-    server.files["/second.txt"] = b"2"
-    toy = data_set(remote(server), Remote("second.txt", f"{server.url}/second.txt"))
+    server.files["/second.txt"] = server.files["/third.txt"] = b"2"
+    paths = {"second.txt": "second.txt", "part/third.txt": "third.txt"}
+    others = [Remote(name, f"{server.url}/{file}") for name, file in paths.items()]
+    toy = data_set(remote(server), *others)
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "file.bin").write_bytes(b"placed by hand")
     locate(toy, cache=tmp_path, progress=False)
     assert (tmp_path / "toy" / "second.txt").read_bytes() == b"2"
+    assert (tmp_path / "toy" / "part" / "third.txt").read_bytes() == b"2"
     assert (tmp_path / "toy" / "file.bin").read_bytes() == b"placed by hand"
 
 
@@ -304,6 +307,7 @@ def test_every_name_is_complete():
     for name in set(names) - {"tu:<name>"}:
         dataset = registry.find_dataset(name)
         assert dataset.forms and dataset.licence and dataset.task and names[name]
+        assert dataset.downloads, "files without an official address"
         for file in dataset.downloads:
             kind, _, digits = (file.checksum or "sha256:").partition(":")
             assert not digits or len(digits) == {"git": 40, "md5": 32}[kind]

@@ -133,7 +133,7 @@ def test_nothing_in_a_pickle_is_run(tmp_path):
         (b"t", "complete pickle"),
         (b"\x86", "complete pickle"),
         (b"K\x01e", "complete pickle"),
-        (b"]K\x01s", "complete pickle"),
+        (b"](K\x01K\x01u", "complete pickle"),
         (b"h\x07", "complete pickle"),
         (array(np.arange(3)).replace(text(b"i8"), text(b"O8")), "type <O8"),
         (array(np.arange(3))[:-8], "complete pickle"),

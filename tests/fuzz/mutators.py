@@ -86,8 +86,9 @@ def of_arrays(array):
     yield "a scalar", npy(array.reshape(-1)[:1].reshape(()))
     yield "text", npy(array.astype(str))
     yield "complex", npy(np.zeros(array.shape, complex))
-    yield "fewer rows", npy(array[:-1])
-    yield "backwards", npy(array[::-1].copy())
+    if array.ndim:
+        yield "fewer rows", npy(array[:-1])
+        yield "backwards", npy(array[::-1].copy())
     if array.dtype.kind not in "iufb":
         return
     for value in (-1, 2**31, 2**32, 2**62):

@@ -28,6 +28,7 @@ class Reader:
             read; None where there are none.
         modules: Packages without which it is skipped.
         names: Names of files within those of the sample.
+        mutants: Number of mutants to read, for readers that build models.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Reader:
     repair: Callable[[Files], Files] | None = None
     modules: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    mutants: int | None = None
 
 
 def all_readers() -> dict[str, Reader]:

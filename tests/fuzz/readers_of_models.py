@@ -312,8 +312,10 @@ def _read_progress(folder: Path):
     task = _progress_task()
     loader = task.loader(graphs(), shuffle=True)
     saver = kb.training.SaveProgress(folder)
-    place = saver.restore(task, loader)
-    return place, task
+    try:
+        return saver.restore(task, loader), task
+    finally:
+        saver.release()
 
 
 def _check_progress(found) -> str | None:
@@ -454,23 +456,25 @@ def _check_log(found: dict) -> str | None:
 
 def readers() -> Iterator[Reader]:
     """Return one reader for each kind."""
-    task = (_check_task, repair_preset)
+    of_preset = functools.partial(
+        Reader, check=_check_task, repair=repair_preset, mutants=40
+    )
+    bare = functools.partial(_read_preset, load_weights=False)
     yield Reader("store", store, _read_store, _check_store, repair_store)
     yield Reader("unfinished store", unfinished, _resume, _check_resumed, repair_store)
-    yield Reader("preset", functools.partial(preset, _regressor), _read_preset, *task)
-    yield Reader(
-        "preset without weights",
-        functools.partial(preset, _regressor, "none"),
-        functools.partial(_read_preset, load_weights=False),
-        *task,
+    yield of_preset("preset", functools.partial(preset, _regressor), _read_preset)
+    yield of_preset(
+        "preset without weights", functools.partial(preset, _regressor, "none"), bare
     )
-    yield Reader("packing.json", packing, _read_packing, _check_packing)
-    yield Reader("ensemble", ensemble, _read_ensemble, _check_ensemble)
-    yield Reader("last layer", laplace, _read_laplace, _check_laplace)
+    yield Reader("packing.json", packing, _read_packing, _check_packing, mutants=40)
+    yield Reader("ensemble", ensemble, _read_ensemble, _check_ensemble, mutants=30)
+    yield Reader("last layer", laplace, _read_laplace, _check_laplace, mutants=30)
     yield Reader("settings", settings, _read_settings, lambda result: None)
     yield Reader("log of training", log_of_training, _read_log, _check_log)
-    yield Reader("progress", progress, _read_progress, _check_progress)
+    yield Reader("progress", progress, _read_progress, _check_progress, mutants=30)
     yield Reader(
-        "search", search, _read_search, _check_search, modules=("keras_tuner",)
+        *("search", search, _read_search, _check_search),
+        modules=("keras_tuner",),
+        mutants=30,
     )
     yield Reader("calibration", calibration, _read_calibration, _check_calibration)

@@ -36,10 +36,12 @@ def test_every_reader_has_a_sample():
 def problem(reader, sample, files, root: Path) -> str | None:
     """Return what is wrong with how a reader treats files, or None.
 
-    A result must be valid, and an error must say what was expected and received, and in
-    which file. Nothing may be written next to the folder.
+    A result must be valid. An error must name the file and say what was expected and
+    received, or be one of the operating system. Nothing may be written next to the
+    folder.
     """
     folder = root / "sample"
+    folder.mkdir(parents=True)
     write(files, folder)
     try:
         result = reader.read(folder)
@@ -47,7 +49,8 @@ def problem(reader, sample, files, root: Path) -> str | None:
         text = str(error)
         names = {Path(name).name for name in (*sample, *files, *reader.names)}
         named = str(folder) in text or any(name in text for name in names if name)
-        if named and "Expected" in text and "Received" in text:
+        clear = "Expected" in text and "Received" in text
+        if named and (clear or getattr(error, "filename", None)):
             return None
         return f"{type(error).__name__}: {text[:300]}"
     except Exception as error:
@@ -66,7 +69,9 @@ def test_damaged_files(name, tmp_path):
     assert problem(reader, sample, sample, tmp_path / "good") is None
     bad = []
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for number, (change, files) in enumerate(mutants(sample)):
+    changes = list(mutants(sample))
+    step = 1 if reader.mutants is None else max(1, len(changes) // reader.mutants)
+    for number, (change, files) in enumerate(changes[::step]):
         start = time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -159,7 +159,7 @@ def read_sdf(
         split: Not used; there are no splits.
         progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9.UNITS`.
-        edges: As in `qm9.read_npz`.
+        edges: As in `qm9.read_bond_graphs`.
         keep_uncharacterized: As in `read_xyz`.
 
     Returns:
