@@ -29,6 +29,7 @@ ALLOWED = {
         "data/files.py",
         "_unfinished",
     ): "hidden names of the process; a set changes at once",
+    ("data/files.py", "_locks"): "locks of the process; a set changes at once",
     ("ops/remat.py", "_tracing"): "a thread-local",
     ("progress.py", "_last_line"): "when this process last printed progress",
     ("data/reading.py", "_STACK"): "a ContextVar: per thread",

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import stat
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,11 +97,13 @@ class FolderLock:
                 f"Expected {folder} to be written by one job at a time. Received: "
                 "another job holds it. Wait for it to end, or choose another path."
             ) from error
+        _locks.add(self)
         if create:  # the previous holder may have removed it
             folder.mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         """Release the lock."""
+        _locks.discard(self)
         if self._lock.is_locked:
             # Before the release: afterwards it may be the file of another holder.
             with contextlib.suppress(OSError):  # open files stay on Windows
@@ -116,12 +119,13 @@ class FolderLock:
 
 # === Hidden names ===
 
-# Hidden files of this process, for `discard_unfinished`.
+# Hidden files and locks of this process, for `discard_unfinished`.
 _unfinished: set[Path] = set()
+_locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
 def discard_unfinished() -> None:
-    """Remove the unfinished files of this process.
+    """Remove the unfinished files of this process, and its lock files.
 
     Called before a process exits without its `finally` blocks; another thread may still
     be writing.
@@ -132,6 +136,8 @@ def discard_unfinished() -> None:
             target = _hidden_name(path)
             os.rename(path, target)
             _remove(target)
+    for lock in list(_locks):
+        lock.close()
 
 
 def _hidden_name(path: Path) -> Path:

@@ -92,11 +92,11 @@ def of_arrays(array):
     if array.dtype.kind not in "iufb":
         return
     for value in (-1, 2**31, 2**32, 2**62):
-        changed = np.nan_to_num(array).astype(np.int64)
+        changed = np.array(np.nan_to_num(array), np.int64)
         changed[first] = value
         yield f"{value}", npy(changed)
     for value in (np.nan, np.inf, 1e300, 0.5):
-        changed = array.astype(float)
+        changed = np.array(array, float)
         changed[first] = value
         yield f"{value}", npy(changed)
 
