@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.linting.baseline import Baseline
 from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.programs.linting.baseline import Baseline
 from keras_bandgnn.training import ElasticTuner, SaveProgress
-from tests.linting.samples import result
-
-pytestmark = pytest.mark.sweep
+from tests.programs.linting.samples import result
 
 GRAPHS = [
     kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, i % 4]}, label=i % 2)
@@ -91,8 +89,8 @@ def write_programs(path):
 
 
 def write_corpus(path):
-    from keras_bandgnn.programs.corpus.build import build_corpus
-    from keras_bandgnn.programs.corpus.distributions import Requirement
+    from examples.corpora.build import build_corpus
+    from examples.corpora.distributions import Requirement
 
     items = [Requirement("iniconfig", None, "train")]
     build_corpus(path, items, installed=True, processes=1)
@@ -122,14 +120,13 @@ WRITERS = {
         p, GRAPHS, overwrite=True
     ),
     "data/store_writer.py, pieces": lambda t, p, m: write_units(p),
-    "programs/corpus/corpus_files.py": lambda t, p, m: write_corpus(p),
-    "programs/corpus/build.py": lambda t, p, m: write_corpus(p),
+    "programs/corpus_files.py": lambda t, p, m: write_corpus(p),
     "programs/varmisuse.py": lambda t, p, m: write_programs(p),
     "preprocessing/preprocessor.py": lambda t, p, m: (
         kb.preprocessing.GraphPreprocessor().save_to_preset(p)
     ),
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
-    "linting/baseline.py": lambda t, p, m: remember(p),
+    "programs/linting/baseline.py": lambda t, p, m: remember(p),
     "models/ensemble.py": lambda t, p, m: save_ensemble(t, p),
     "models/last_layer_laplace.py": lambda t, p, m: save_laplace(p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
