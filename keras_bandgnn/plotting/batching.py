@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.plotting.style import (
     GREY,
     PALETTE,
@@ -33,11 +34,14 @@ def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
             title = f"{cell['model']}, {title}"
         groups.setdefault(title, []).append(cell)
     if not groups:
-        raise ValueError(
-            "Expected at least one cell to plot. Received: none. Run the measurements "
-            "first."
-        )
+        refuse("cells", "at least one measurement", cells)
     return groups
+
+
+def _saved(figure: Any, path: str | os.PathLike | None) -> Any:
+    if path is not None:
+        save_figure(figure, path)
+    return figure
 
 
 def _lines(axes, group: Sequence[Mapping], value) -> None:
@@ -69,9 +73,6 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None)
 
     Returns:
         The `matplotlib.figure.Figure`.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
     by_edges = {group[0]["edges"]: group for group in groups.values()}
@@ -80,27 +81,18 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None)
     for (left, right), (edges, group) in zip(axes, by_edges.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["shapes"]))
         _lines(left, group, lambda item, n=str(steps): item["shapes"][n])
-        left.set(
-            xlabel="batch size",
-            ylabel=f"shapes in {steps:,} steps",
-            yscale="log",
-        )
+        label = f"shapes in {steps:,} steps"
+        left.set(xlabel="batch size", ylabel=label, yscale="log")
         style_axes(left, title=edges)
         style_legend(left.legend())
         middle = group[len(group) // 2]
         for name, item in middle["algorithms"].items():
             counts = np.array(item["graphs_in_batch"])
-            right.stairs(
-                100 * counts / counts.sum(), label=name, color=_COLORS.get(name)
-            )
-        right.set(
-            xlabel="real graphs in a batch",
-            ylabel="% of the batches",
-        )
+            shares = 100 * counts / counts.sum()
+            right.stairs(shares, label=name, color=_COLORS.get(name))
+        right.set(xlabel="real graphs in a batch", ylabel="% of the batches")
         style_axes(right, title=f"{edges}, batch size {middle['batch_size']}")
-    if path is not None:
-        save_figure(figure, path)
-    return figure
+    return _saved(figure, path)
 
 
 def plot_step_times(
@@ -115,9 +107,6 @@ def plot_step_times(
 
     Returns:
         The `matplotlib.figure.Figure`.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
     figure = new_figure(3.2 * len(groups), 8)
@@ -132,9 +121,7 @@ def plot_step_times(
         axes[0, column].set_title(title, fontsize=10.5)
         axes[-1, column].set_xlabel("batch size")
     style_legend(axes[0, 0].legend())
-    if path is not None:
-        save_figure(figure, path)
-    return figure
+    return _saved(figure, path)
 
 
 def plot_speedups(
@@ -150,9 +137,6 @@ def plot_speedups(
 
     Returns:
         The `matplotlib.figure.Figure`.
-
-    Raises:
-        ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
     figure = new_figure(3.2 * len(groups), 3.4)
@@ -160,25 +144,20 @@ def plot_speedups(
     for panel, (title, group) in zip(axes, groups.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["total_ms"]))
         width = 0.8 / len(_MARKERS)
-        for number, name in enumerate(_MARKERS):
-            for position, cell in enumerate(group):
-                times = {
-                    k: v["total_ms"][str(steps)] for k, v in cell["algorithms"].items()
-                }
+        for position, cell in enumerate(group):
+            times = {
+                k: v["total_ms"][str(steps)] for k, v in cell["algorithms"].items()
+            }
+            for number, name in enumerate(_MARKERS):
                 if name in times:
-                    panel.bar(
-                        position + (number - 1.5) * width,
-                        max(times.values()) / times[name],
-                        width,
-                        color=_COLORS[name],
-                        label=name if position == 0 else None,
-                    )
+                    place = position + (number - 1.5) * width
+                    gain = max(times.values()) / times[name]
+                    label = None if position else name
+                    panel.bar(place, gain, width, color=_COLORS[name], label=label)
         panel.set_xticks(range(len(group)), [str(c["batch_size"]) for c in group])
         panel.axhline(1, color=GREY, linewidth=1)
         style_axes(panel, grid="y", title=title)
         panel.set_xlabel("batch size")
     axes[0].set_ylabel(f"speed-up over the slowest, {steps:,} steps")
     style_legend(axes[0].legend())
-    if path is not None:
-        save_figure(figure, path)
-    return figure
+    return _saved(figure, path)

@@ -19,7 +19,6 @@ from keras_bandgnn.training.selection_crossentropy import (
 __all__ = [
     "ChoiceAccuracy",
     "ChoiceCrossentropy",
-    "ElasticTuner",
     "GraphProgressBar",
     "LinearDecay",
     "LossWeightScheduler",
@@ -47,8 +46,11 @@ __all__ = [
 ]
 
 # What a file of Keras cannot name is imported on use, unless its module has its name.
+# They may change in any release.
+EXPERIMENTAL = ["ElasticTuner"]
+
 _HOMES = {
-    "ElasticTuner": "training.elastic_tuner",
+    "ElasticTuner": "preprocessing.attention.elastic_tuner",
     "GraphProgressBar": "training.graph_progress_bar",
     "LossWeightScheduler": "training.loss_weights",
     "RecompilationError": "training.recompile_guard",

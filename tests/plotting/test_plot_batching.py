@@ -40,7 +40,7 @@ def test_figures_are_written_whole(name, cells, tmp_path):
     getattr(batching, name)(cells, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes()[1:4] == b"PNG"
     assert len(list(tmp_path.iterdir())) == 1
-    with pytest.raises(ValueError, match="at least one cell"):
+    with pytest.raises(ValueError, match="at least one measurement"):
         getattr(batching, name)([], tmp_path / "figure.png")
 
 

@@ -5,8 +5,8 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bandgnn.preprocessing.attention.elastic_tuner import ElasticTuner
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
-from keras_bandgnn.training import ElasticTuner
 
 
 class Clock:
@@ -15,6 +15,13 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def timed(set_threshold=lambda value: None, delta=10, **options):
+    """A tuner with a clock of the test."""
+    tuner = ElasticTuner(set_threshold, delta, **options)
+    tuner._clock = Clock()
+    return tuner
 
 
 def epochs(tuner, losses, seconds, first=0, begin=True):
@@ -59,7 +66,7 @@ def test_moves_as_the_rule_says(delta, start, seed):
     losses = (np.exp(-np.arange(60) / 15) + 0.05 * rng.random(60)).tolist()
     seconds = {value: 9.0 - index for index, value in enumerate(LADDER)}
     calls = []
-    tuner = ElasticTuner(calls.append, delta, start=start, seconds=Clock())
+    tuner = timed(calls.append, delta, start=start)
     logs = epochs(tuner, losses, seconds.get)
     used, last = expected(losses, seconds.get, delta, LADDER, LADDER.index(start))
     assert [entry["threshold"] for entry in logs] == used
@@ -76,7 +83,7 @@ def test_moves_as_the_rule_says(delta, start, seed):
 
 
 def test_running_loss_and_rate():
-    tuner = ElasticTuner(lambda value: None, delta=50, seconds=Clock())
+    tuner = timed(delta=50)
     epochs(tuner, [2.0, 1.0, 1.5], 4.0)
     rows = tuner.decisions
     assert [row["running_loss"] for row in rows] == pytest.approx([2, 1.9, 1.86])
@@ -87,7 +94,7 @@ def test_running_loss_and_rate():
 
 def test_a_loss_that_falls_faster_and_faster_goes_up():
     losses = [100 - epoch**2 / 100 for epoch in range(40)]
-    tuner = ElasticTuner(lambda value: None, delta=4, seconds=Clock())
+    tuner = timed(delta=4)
     epochs(tuner, losses, 1.0)
     assert tuner.threshold == math.inf
     assert tuner.decisions[-1]["reason"] == "as fast or faster, end of the ladder"
@@ -97,7 +104,7 @@ def test_a_loss_that_falls_faster_and_faster_goes_up():
 
 
 def test_a_loss_that_falls_slower_goes_down():
-    tuner = ElasticTuner(lambda value: None, delta=4, start=5.0, seconds=Clock())
+    tuner = timed(delta=4, start=5.0)
     epochs(tuner, [math.exp(-epoch / 2) for epoch in range(40)], 1.0)
     assert tuner.threshold == 0
     assert tuner.decisions[-1]["reason"] == "slower, end of the ladder"
@@ -108,7 +115,7 @@ def test_compilation_is_not_compared():
     losses = [100 - epoch**2 / 100 for epoch in range(40)]
     histories = []
     for compile_seconds in (0.0, 1e6):
-        tuner = ElasticTuner(lambda value: None, delta=4, seconds=Clock())
+        tuner = timed(delta=4)
         seen = set()
 
         def seconds(value, seen=seen, extra=compile_seconds):
@@ -126,8 +133,8 @@ def test_compilation_is_not_compared():
 
 
 def test_validation_takes_no_time():
-    clock = Clock()
-    tuner = ElasticTuner(lambda value: None, seconds=clock)
+    tuner = timed()
+    clock = tuner._clock
     tuner.on_train_begin()
     tuner.on_epoch_begin(0)
     clock.now += 3
@@ -141,7 +148,7 @@ def test_validation_takes_no_time():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_goes_down(bad):
-    tuner = ElasticTuner(lambda value: None, start=5.0, delta=2, seconds=Clock())
+    tuner = timed(start=5.0, delta=2)
     epochs(tuner, [bad, 1.0, bad, 0.9], 1.0)
     assert [row["after"] for row in tuner.decisions[:3]] == [1.5, 1.5, 1.0]
     assert [row["running_loss"] for row in tuner.decisions] == [
@@ -154,13 +161,13 @@ def test_a_loss_that_is_not_finite_goes_down(bad):
 
 def test_goes_on_from_a_state():
     losses = [100 - epoch**2 / 100 for epoch in range(30)]
-    whole = ElasticTuner(lambda value: None, delta=4, seconds=Clock())
+    whole = timed(delta=4)
     epochs(whole, losses, 2.0)
-    first = ElasticTuner(lambda value: None, delta=4, seconds=Clock())
+    first = timed(delta=4)
     epochs(first, losses[:12], 2.0)
     state = json.loads(json.dumps(first.get_state()))
     calls = []
-    second = ElasticTuner(calls.append, delta=4, seconds=Clock())
+    second = timed(calls.append, delta=4)
     second.set_state(state)
     epochs(second, losses[12:], 2.0, first=12)
     assert calls[0] == first.threshold
@@ -172,15 +179,13 @@ def test_goes_on_from_a_state():
     # The same in one process: a further fit goes on.
     epochs(first, losses[12:], 2.0, first=12)
     assert first.decisions == second.decisions
-    with pytest.raises(ValueError, match="a threshold among"):
+    with pytest.raises(ValueError, match="not in"):
         second.set_state({"threshold": 2.0, "decisions": []})
 
 
 def test_file_and_summary(tmp_path):
     path = tmp_path / "logs" / "thresholds.json"
-    tuner = ElasticTuner(
-        lambda value: None, 1, start=math.inf, seconds=Clock(), path=path
-    )
+    tuner = timed(delta=1, start=math.inf, path=path)
     epochs(tuner, [3.0, math.nan, 2.0], 1.0)
     rows = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert [row["before"] for row in rows] == ["inf", "inf", 10.0]
@@ -191,20 +196,12 @@ def test_file_and_summary(tmp_path):
     assert "inf" in lines[1] and "why" in lines[0]
 
 
-class Model:
-    def __init__(self):
-        self.thresholds = []
-
-    def set_threshold(self, multiple):
-        self.thresholds.append(multiple)
-
-
 def test_in_fit():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse", run_eagerly=True)
-    user = Model()
-    tuner = ElasticTuner(user, delta=2, ladder=(0, 1, 2))
+    thresholds = []
+    tuner = ElasticTuner(thresholds.append, delta=2, ladder=(0, 1, 2))
     x = np.random.default_rng(0).random((8, 2))
     history = model.fit(
         x, x[:, 0], validation_data=(x, x[:, 0]), epochs=8, verbose=0, callbacks=[tuner]
@@ -212,25 +209,17 @@ def test_in_fit():
     assert len(history.history["threshold"]) == 8 == len(tuner.decisions)
     assert history.history["threshold"] == [r["before"] for r in tuner.decisions]
     assert all(row["seconds"] > 0 for row in tuner.decisions)
-    assert user.thresholds[0] == 1.0 and set(user.thresholds) <= {0.0, 1.0, 2.0}
-    with pytest.raises(ValueError, match="monitor='accuracy', logs with"):
-        model.fit(
-            x,
-            x[:, 0],
-            verbose=0,
-            callbacks=[ElasticTuner(user, monitor="accuracy")],
-        )
+    assert thresholds[0] == 1.0 and set(thresholds) <= {0.0, 1.0, 2.0}
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"set_threshold": 3}, "a function or an object with a method"),
+        ({"set_threshold": 3}, "`set_threshold` to be a function"),
         ({"delta": 0}, "`delta` to be at least 1"),
-        ({"ladder": (1, 0)}, "`ladder` to ascend"),
-        ({"ladder": (0, 1, 1)}, "`ladder` to ascend"),
-        ({"start": 2.0}, "to contain `start`"),
-        ({"momentum": 1.0}, r"`momentum` in \[0, 1\)"),
+        ({"ladder": (1, 0)}, "`ladder` to be ascending"),
+        ({"ladder": (0, 1, 1)}, "`ladder` to be ascending"),
+        ({"start": 2.0}, "to contain start=2.0"),
     ],
 )
 def test_bad_arguments(options, message):

@@ -5,114 +5,26 @@ import dataclasses
 import numpy as np
 
 from keras_bandgnn.arrays import checked_ids
-from keras_bandgnn.checks import boolean, instance, positive_int
+from keras_bandgnn.checks import boolean, instance, positive_int, refuse
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.attention.adjacency import adjacency
-from keras_bandgnn.preprocessing.attention.hamiltonian import (
-    ConditionResult,
-    hamiltonian,
-)
-
-# k-hop reachability.
+from keras_bandgnn.preprocessing.attention.adjacency import adjacency, among, keys_of
+from keras_bandgnn.preprocessing.attention.path_cover import path_order
 
 
-# Up to this many nodes all pairs are checked, however many edges there are.
-_EXACT_NODES = 2000
-# Otherwise up to this many nodes and bytes read, if there are few edges.
-_MAX_NODES = 32768
-_MAX_BYTES = 8e9
-# Bytes of the rows that are gathered together.
-_BYTES = 1 << 25
+@dataclasses.dataclass(frozen=True)
+class ConditionResult:
+    """Result of a check: yes, no or unknown, and the reason.
 
-
-def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
-    """Return whether every node reaches every other within `steps` edges.
-
-    Args:
-        matrix: CSR array bool [N, N] without loops, row = receiver.
-        steps: Number of layers.
-        token: Whether a further node is linked with all, both ways.
-
-    Returns:
-        A `ConditionResult`; unknown only for large graphs.
+    Attributes:
+        answer: `"yes"`, `"no"`, or `"unknown"` where finding out would take too long.
+        reason: Why, in a sentence.
     """
-    size = matrix.shape[0]
-    if size == 1:
-        return ConditionResult("yes", "there is one node")
-    if token and steps > 1:
-        return ConditionResult("yes", "two steps lead through the global token")
-    if matrix.nnz == size * (size - 1):
-        return ConditionResult("yes", "every node is linked with every other")
-    within = f"within {steps} step{'s' * (steps > 1)}"
-    if steps == 1:
-        missing = size * (size - 1) - matrix.nnz
-        return ConditionResult("no", f"{missing} pairs of nodes have no edge")
-    answer = _by_few_nodes(matrix, steps, within)
-    if answer is not None:
-        return answer
-    work = matrix.nnz * size / 8 * steps
-    if size > _EXACT_NODES and (size > _MAX_NODES or work > _MAX_BYTES):
-        return ConditionResult(
-            "unknown", "few nodes were tried, all pairs would take long"
-        )
-    short = _unreached(matrix, steps)
-    if short:
-        return ConditionResult(
-            "no", f"{short} nodes are not reached by all others {within}"
-        )
-    return ConditionResult("yes", f"every node reaches every other {within}")
 
+    answer: str
+    reason: str
 
-def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
-    """Bound the answer by the distances of a hub and of nodes with few neighbours."""
-    from scipy.sparse.csgraph import dijkstra
-
-    forward = matrix.T.tocsr()
-    received, sent = np.diff(matrix.indptr), np.diff(forward.indptr)
-    hub = int(np.argmax(received + sent))
-    for node in (int(np.argmin(received)), int(np.argmin(sent)), hub):
-        far = []
-        for graph, verb in ((forward, "reaches"), (matrix, "is reached by")):
-            distance = dijkstra(graph, indices=node, unweighted=True, limit=steps)
-            if np.isinf(distance).any():
-                count = np.count_nonzero(np.isinf(distance))
-                reason = f"node {node} {verb} all others {within}, except {count}"
-                return ConditionResult("no", reason)
-            far.append(int(distance.max()))
-        if sum(far) <= steps:
-            reason = (
-                f"node {node} is reached by all within {far[1]} and reaches all within "
-                f"{far[0]} steps"
-            )
-            return ConditionResult("yes", reason)
-    return None
-
-
-def _unreached(matrix, steps: int) -> int:
-    """Count the nodes that some node does not reach, with a bit per pair of nodes."""
-    size = matrix.shape[0]
-    node = np.arange(size)
-    bit = np.uint64(1) << (node % 64).astype(np.uint64)
-    heard = np.zeros((size, -(-size // 64)), np.uint64)
-    heard[node, node // 64] = bit
-    everyone = np.zeros(heard.shape[1], np.uint64)
-    np.bitwise_or.at(everyone, node // 64, bit)
-    rows = np.flatnonzero(np.diff(matrix.indptr))
-    start = matrix.indptr[rows]
-    chunk = start // max(1, _BYTES // heard[0].nbytes)
-    bounds = [*np.flatnonzero(np.diff(chunk, prepend=-1)), rows.size]
-    for _ in range(steps):
-        before = heard.copy()
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True):
-            low = start[first]
-            high = matrix.indptr[rows[last - 1] + 1]
-            reached = np.bitwise_or.reduceat(
-                before[matrix.indices[low:high]], start[first:last] - low, axis=0
-            )
-            heard[rows[first:last]] |= reached
-        if np.array_equal(before, heard):
-            break
-    return int(np.count_nonzero((heard != everyone).any(axis=1)))
+    def __str__(self) -> str:
+        return f"{self.answer}: {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,12 +117,8 @@ def attention_conditions(
     size = graph.num_nodes
     if path is not None:
         path = checked_ids("path", path, size, "num_nodes")
-        distinct = np.count_nonzero(np.bincount(path, minlength=size))
-        if path.size != size or distinct != size:
-            raise ValueError(
-                f"Expected `path` to hold each of the {size} nodes once. "
-                f"Received: {path.size} ids, {distinct} distinct."
-            )
+        if not np.array_equal(np.sort(path), np.arange(size)):
+            refuse("path", f"an order of the {size} nodes, each once", path)
     senders, receivers = graph.senders, graph.receivers
     if "attend" in graph.edge:
         attend = graph.edge["attend"] == 1
@@ -234,3 +142,296 @@ def _self_attention(size: int, senders, receivers, self_loops: bool) -> Conditio
         return ConditionResult("yes", "every node has a self-loop")
     missing = np.count_nonzero(~looped)
     return ConditionResult("no", f"{missing} nodes have no self-loop")
+
+
+# === C2: a path through all nodes ===
+
+# Up to this many nodes every path can be tried.
+_SEARCHED_NODES = 20
+# So many numbers of hubs are left out, and as many where the degrees drop.
+_TRIES = 24
+
+
+def hamiltonian(linked, path: np.ndarray | None, token: bool):
+    """Look for a path through all nodes, or for a proof that there is none.
+
+    A token that is linked with all nodes can join two paths. So with it the question
+    is whether two paths cover the nodes.
+
+    Args:
+        linked: Symmetric CSR array bool [N, N] without loops.
+        path: int [N], an order of the nodes to try first, or None.
+        token: Whether there is a token.
+
+    Returns:
+        A `ConditionResult`, and the path where one was found: int32 [N], or [N + 1]
+        with the number N at the place of the token.
+    """
+    size = linked.shape[0]
+    row = np.repeat(np.arange(size), np.diff(linked.indptr))
+    gap = ""
+    for order, name in (
+        (path, "the given path"),
+        (path_order(linked.indices, row, size), "a path found by greedy search"),
+    ):
+        if order is None:
+            continue
+        gaps = _gaps(linked, order)
+        if gaps.size <= token:
+            if token:
+                place = gaps[0] + 1 if gaps.size else size
+                order = np.insert(order, place, size)
+            result = ConditionResult("yes", f"{name} uses edges only")
+            return result, order.astype(np.int32)
+        if name == "the given path":
+            gap = f"; {gaps.size} links of the given path are no edges"
+    obstacle = _obstacle(linked, token)
+    if obstacle:
+        return ConditionResult("no", obstacle), None
+    if size <= _SEARCHED_NODES:
+        order = search(linked.toarray(), token)
+        if order is None:
+            return ConditionResult("no", "a search among all paths finds none"), None
+        reason = "a path was found by a search among all paths"
+        return ConditionResult("yes", reason), order
+    degree, needed = np.diff(linked.indptr), size - 1 - token
+    if _ore(linked, degree, row, needed):
+        reason = f"nodes without a link have {needed} neighbours together (Dirac, Ore)"
+        return ConditionResult("yes", reason), None
+    reason = "neither a path nor a reason against one was found" + gap
+    return ConditionResult("unknown", reason), None
+
+
+def _gaps(linked, order: np.ndarray) -> np.ndarray:
+    """Return the positions k where nodes k and k + 1 of an order have no link."""
+    order = order.astype(np.int64)
+    links = order[:-1] * linked.shape[0] + order[1:]
+    return np.flatnonzero(~among(keys_of(linked), links))
+
+
+def _obstacle(linked, token: bool) -> str:
+    """Return why one path (two with a token) cannot cover all nodes, or ""."""
+    from scipy.sparse.csgraph import connected_components
+
+    size, paths = linked.shape[0], 1 + token
+    covered = "two paths cannot cover them" if token else "no path joins them"
+    count, component = connected_components(linked, directed=False)
+    if count > paths:
+        return f"the graph has {count} components; {covered}"
+    degree = np.diff(linked.indptr)
+    single = np.count_nonzero(degree <= 1)
+    if single > 2 * paths and size > 1:
+        return f"{single} nodes with at most one neighbour must be ends of paths"
+    ends = 0
+    for part in range(count):
+        nodes = np.flatnonzero(component == part)
+        ends += min_path_endpoints(linked if count == 1 else linked[nodes][:, nodes])
+    if ends > 2 * paths:
+        return f"parts behind cut nodes need {ends} ends of paths"
+    # Without k nodes p paths are at most k + p pieces. Hubs are the nodes to try.
+    order = np.argsort(-degree, kind="stable")
+    drops = np.flatnonzero(np.diff(degree[order])) + 1
+    numbers = np.geomspace(1, -(-size // 2), _TRIES).astype(int)
+    for taken in np.union1d(numbers, drops[:: -(-drops.size // _TRIES) or 1]):
+        rest = np.sort(order[taken:])
+        pieces, _ = connected_components(linked[rest][:, rest], directed=False)
+        if pieces > taken + paths:
+            return f"without {taken} nodes the graph falls into {pieces} pieces"
+    return ""
+
+
+def _ore(linked, degree: np.ndarray, row: np.ndarray, needed: int) -> bool:
+    """Return whether every pair without a link has `needed` neighbours in total.
+
+    Counts the pairs that have fewer, and those of them that are links.
+    """
+    ascending = np.sort(degree)
+    fewer = np.searchsorted(ascending, needed - ascending, side="left")
+    itself = np.count_nonzero(2 * degree < needed)
+    linked_fewer = np.count_nonzero(degree[row] + degree[linked.indices] < needed)
+    return int(fewer.sum()) - itself == linked_fewer
+
+
+def min_path_endpoints(linked) -> int:
+    """Return a lower bound on the endpoints of paths that cover a connected graph.
+
+    Blocks are the largest parts that no single node cuts. One that hangs on the rest
+    by a single node cannot be left again, so it holds an end. A node alone is a path
+    with two ends.
+
+    Args:
+        linked: Symmetric CSR array [N, N] without loops, connected.
+
+    Returns:
+        The number of leaf blocks of the block-cut tree, at least 2.
+    """
+    size = linked.shape[0]
+    neighbours = np.split(linked.indices, linked.indptr[1:-1])
+    # Depth first: numbers of the nodes, and the lowest that each subtree is linked to.
+    number, low, parent = [-1] * size, [0] * size, [0] * size
+    number[0], order = 0, [0]
+    stack = [(0, iter(neighbours[0].tolist()))]
+    while stack:
+        node, left = stack[-1]
+        for other in left:
+            if number[other] < 0:
+                number[other] = low[other] = len(order)
+                parent[other] = node
+                order.append(other)
+                stack.append((other, iter(neighbours[other].tolist())))
+                break
+            low[node] = min(low[node], number[other] if other != parent[node] else size)
+        else:
+            stack.pop()
+            low[parent[node]] = min(low[parent[node]], low[node])
+    # A node heads a block if its subtree is linked to nothing above its parent.
+    block = [0] * size
+    blocks, cuts = np.zeros(size, int), np.zeros(size, int)
+    for node in order[1:]:
+        heads = low[node] >= number[parent[node]]
+        block[node] = node if heads else block[parent[node]]
+        blocks[parent[node]] += heads
+    cut = blocks > np.eye(1, size, dtype=int)[0]
+    for node in order[1:]:
+        cuts[block[node]] += cut[node]
+        if block[node] == node:
+            cuts[node] += cut[parent[node]]
+    return max(2, sum(cuts[node] == 1 for node in set(block[1:])))
+
+
+def search(links: np.ndarray, token: bool) -> np.ndarray | None:
+    """Find a path through all nodes, or show that there is none.
+
+    Keeps for each of the 2^N sets of nodes the ends of the paths through the set.
+
+    Args:
+        links: bool [N, N], symmetric; N up to about 20.
+        token: Whether a further node N, linked with all, is on the path, too.
+
+    Returns:
+        int32 [N], with a token [N + 1], or None.
+    """
+    size = len(links)
+    bits = 1 << np.arange(size)
+    neighbours = links @ bits
+    whole = (1 << size) - 1
+    count = np.zeros(1, np.int8)
+    for _ in range(size):
+        count = np.concatenate([count, count + 1])
+    sets = np.argsort(count, kind="stable")
+    bounds = np.searchsorted(count[sets], np.arange(size + 2))
+    ends = np.zeros(whole + 1, np.int32)
+    ends[bits] = bits
+    for number in range(2, size + 1):
+        level = sets[bounds[number] : bounds[number + 1]]
+        for node in range(size):
+            holding = level[level & bits[node] != 0]
+            before = ends[holding ^ bits[node]]
+            ends[holding[before & neighbours[node] != 0]] |= bits[node]
+    if not token:
+        return _trace(whole, ends, neighbours) if ends[whole] else None
+    # The token joins a path through a set with one through all other nodes.
+    covered = ends != 0
+    covered[0] = True
+    halves = np.flatnonzero(covered & covered[::-1])
+    if not halves.size:
+        return None
+    one = _trace(int(halves[0]), ends, neighbours)
+    two = _trace(whole ^ int(halves[0]), ends, neighbours)
+    return np.concatenate([one, [size], two]).astype(np.int32)
+
+
+def _trace(nodes: int, ends: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
+    path, allowed = [], -1
+    while nodes:
+        last = int(ends[nodes]) & allowed
+        last = (last & -last).bit_length() - 1
+        path.append(last)
+        nodes, allowed = nodes ^ (1 << last), int(neighbours[last])
+    return np.array(path, np.int32)
+
+
+# === C3: every node within reach ===
+
+# Up to this many nodes all pairs are checked, however many edges there are.
+_EXACT_NODES = 2000
+# Otherwise up to this many nodes and bytes read, if there are few edges.
+_MAX_NODES = 32768
+_MAX_BYTES = 8e9
+
+
+def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
+    """Return whether every node reaches every other within `steps` edges.
+
+    Args:
+        matrix: CSR array bool [N, N] without loops, row = receiver.
+        steps: Number of layers.
+        token: Whether a further node is linked with all, both ways.
+
+    Returns:
+        A `ConditionResult`; unknown only for large graphs.
+    """
+    size = matrix.shape[0]
+    if size == 1 or matrix.nnz == size * (size - 1):
+        return ConditionResult("yes", "every node is linked with every other")
+    if token and steps > 1:
+        return ConditionResult("yes", "two steps lead through the global token")
+    within = f"within {steps} step{'s' * (steps > 1)}"
+    if steps == 1:
+        missing = size * (size - 1) - matrix.nnz
+        return ConditionResult("no", f"{missing} pairs of nodes have no edge")
+    answer = _by_few_nodes(matrix, steps, within)
+    if answer is not None:
+        return answer
+    work = matrix.nnz * size / 8 * steps
+    if size > _EXACT_NODES and (size > _MAX_NODES or work > _MAX_BYTES):
+        reason = "few nodes were tried, all pairs would take long"
+        return ConditionResult("unknown", reason)
+    short = _unreached(matrix, steps)
+    if short:
+        reason = f"{short} nodes are not reached by all others {within}"
+        return ConditionResult("no", reason)
+    return ConditionResult("yes", f"every node reaches every other {within}")
+
+
+def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
+    """Bound the answer by the distances of a hub and of nodes with few neighbours."""
+    from scipy.sparse.csgraph import dijkstra
+
+    forward = matrix.T.tocsr()
+    received, sent = np.diff(matrix.indptr), np.diff(forward.indptr)
+    hub = int(np.argmax(received + sent))
+    for node in (int(np.argmin(received)), int(np.argmin(sent)), hub):
+        far = []
+        for graph, verb in ((forward, "reaches"), (matrix, "is reached by")):
+            distance = dijkstra(graph, indices=node, unweighted=True, limit=steps)
+            if np.isinf(distance).any():
+                count = np.count_nonzero(np.isinf(distance))
+                reason = f"node {node} {verb} all others {within}, except {count}"
+                return ConditionResult("no", reason)
+            far.append(int(distance.max()))
+        if sum(far) <= steps:
+            reason = (
+                f"node {node} is reached by all within {far[1]} and reaches all within "
+                f"{far[0]} steps"
+            )
+            return ConditionResult("yes", reason)
+    return None
+
+
+def _unreached(matrix, steps: int) -> int:
+    """Count the nodes that some node does not reach, with a bit per sender."""
+    size = matrix.shape[0]
+    rows = np.flatnonzero(np.diff(matrix.indptr))
+    start = matrix.indptr[rows]
+    short = np.zeros(size, bool)
+    for first in range(0, size, 64):
+        senders = np.arange(first, min(first + 64, size))
+        heard = np.zeros(size, np.uint64)
+        heard[senders] = np.uint64(1) << (senders - first).astype(np.uint64)
+        everyone = np.bitwise_or.reduce(heard)
+        for _ in range(steps):
+            reached = np.bitwise_or.reduceat(heard[matrix.indices], start)
+            heard[rows] |= reached
+        short |= heard != everyone
+    return int(np.count_nonzero(short))

@@ -1,4 +1,7 @@
-"""Elastic computation reformation: which tiles of a clustered graph become dense."""
+"""Elastic computation reformation: which tiles of a clustered graph become dense.
+
+Experimental: it may change in any release.
+"""
 
 import dataclasses
 import math
@@ -12,16 +15,10 @@ from keras_bandgnn.checks import (
     optional,
     positive_int,
     positive_number,
+    refuse,
     seed_number,
 )
-from keras_bandgnn.preprocessing.ordering.tiles import (
-    best_tiles,
-    keys_of,
-    main_group,
-    tile_counts,
-    tile_keys,
-    tiles_of,
-)
+from keras_bandgnn.preprocessing.ordering.cluster_compile import TILE_ROW, tile_keys
 
 # Thresholds, in multiples of the density of the graph; the paper's last one is the
 # density 1, which no pair of clusters of a simple graph exceeds.
@@ -56,39 +53,13 @@ class Reformation:
     def coverage(self) -> float:
         """Share of the transferred edges that are covered; 1 without any."""
         count = np.count_nonzero(self.transferred)
-        kept = np.count_nonzero(self.transferred & self.covered)
-        return float(kept / count) if count else 1.0
+        covered = np.count_nonzero(self.transferred & self.covered)
+        return float(covered / count) if count else 1.0
 
     @property
     def edge_coverage(self) -> float:
         """Share of all edges that are covered."""
         return float(np.count_nonzero(self.covered) / max(self.covered.size, 1))
-
-
-def graph_density(num_edges: int, num_nodes: int) -> float:
-    """Return the share of the adjacency matrix that edges fill, E / N^2."""
-    num_edges = positive_int("num_edges", num_edges, 0, 2**62)
-    num_nodes = positive_int("num_nodes", num_nodes)
-    return num_edges / num_nodes**2
-
-
-def cluster_densities(senders, receivers, starts) -> np.ndarray:
-    """Return the edges of each pair of clusters divided by its entries, float64 [k, k].
-
-    Args:
-        senders: int [E].
-        receivers: int [E].
-        starts: int [k + 1], first node of each cluster, then N.
-
-    Returns:
-        The row is the cluster of the receivers, the column that of the senders.
-
-    Example:
-    >>> cluster_densities([0, 2], [1, 3], [0, 2, 4]).tolist()
-    [[0.25, 0.0], [0.0, 0.25]]
-    """
-    starts = _checked_starts(starts)
-    return _densities(_pairs(*_ends(senders, receivers, starts[-1]), starts), starts)
 
 
 def reform(
@@ -132,31 +103,31 @@ def reform(
         Zhang et al. 2024 (TorchGT), Section III-D.
 
     Example:
-    >>> made = reform([0, 1, 3, 4], [1, 0, 0, 7], 8, block_size=2, num_tiles=1)
-    >>> made.tiles.tolist(), made.covered.tolist()
+    >>> tiling = reform([0, 1, 3, 4], [1, 0, 0, 7], 8, block_size=2, num_tiles=1)
+    >>> tiling.tiles.tolist(), tiling.covered.tolist()
     ([[0, 0]], [True, True, False, False])
     """
     count = num_tiles if least_fill is None else 0
     ends, starts = _checked(senders, receivers, num_nodes, starts, count)
-    block_size = positive_int("block_size", block_size)
+    size = positive_int("block_size", block_size)
     threshold = non_negative_number("threshold", threshold)
     least_fill = optional(positive_number, "least_fill", least_fill)
-    if least_fill is not None:
-        keys, _, count = tile_counts(*ends, block_size)
-        tiles = tiles_of(keys[count >= least_fill * block_size**2])
-        return _result(tiles, *ends, block_size, np.ones(ends[0].size, bool))
-    if num_tiles is not None:
-        tiles = best_tiles(*ends, block_size, num_tiles)
-        return _result(tiles, *ends, block_size, np.ones(ends[0].size, bool))
     transferred, pair = _transferred(*ends, starts, threshold)
-    num_wanted = _wanted(pair[transferred], starts.size - 1, block_size)
-    keys, tile, count = tile_counts(*ends, block_size)
-    owner = main_group(tile, pair, keys.size)
+    held = np.unique(tile_keys(*ends, size), return_inverse=True, return_counts=True)
+    keys, tile, count = held
     # Of equals the lower key comes first.
-    order = np.lexsort((keys, -count, owner))
-    rank = np.arange(keys.size) - np.searchsorted(owner[order], owner[order])
-    best = order[rank < num_wanted[owner[order]]]
-    return _result(tiles_of(keys[best]), *ends, block_size, transferred)
+    if least_fill is not None or num_tiles is not None:
+        transferred = np.ones(transferred.size, bool)
+        best = np.argsort(-count, kind="stable")[:num_tiles]
+        if least_fill is not None:
+            best = count >= least_fill * size**2
+    else:
+        number = _tiles_by_pair(pair[transferred], starts.size - 1, size)
+        owner = _main_group(tile, pair, keys.size)
+        order = np.lexsort((keys, -count, owner))
+        rank = np.arange(keys.size) - np.searchsorted(owner[order], owner[order])
+        best = order[rank < number[owner[order]]]
+    return _result(keys[best], *ends, size, transferred)
 
 
 def random_tiles(
@@ -185,27 +156,25 @@ def random_tiles(
         seed: Of the positions.
     """
     ends, starts = _checked(senders, receivers, num_nodes, starts, num_tiles)
-    block_size = positive_int("block_size", block_size)
+    size = positive_int("block_size", block_size)
     threshold = non_negative_number("threshold", threshold)
     rng = np.random.default_rng(seed_number("seed", seed))
-    blocks = -(-num_nodes // block_size)
+    transferred, pair = _transferred(*ends, starts, threshold)
+    number, first = np.array([num_tiles]), np.array([0, -(-num_nodes // size)])
     if num_tiles is not None:
-        transferred = np.ones(ends[0].size, bool)
-        num_wanted, first = np.array([num_tiles]), np.array([0, blocks])
+        transferred = np.ones(transferred.size, bool)
     else:
-        transferred, pair = _transferred(*ends, starts, threshold)
-        num_wanted = _wanted(pair[transferred], starts.size - 1, block_size)
-        first = -(-starts // block_size)
-    sizes, count = np.diff(first), first.size - 1
-    places = [np.empty((0, 2), np.int64)]
-    for index in np.flatnonzero(num_wanted):
-        row, column = divmod(int(index), count)
-        room = int(sizes[row] * sizes[column])
-        picked = rng.choice(room, min(int(num_wanted[index]), room), replace=False)
-        place = np.divmod(picked, max(sizes[column], 1))
-        places.append(np.stack(place, axis=1) + [first[row], first[column]])
-    tiles = tiles_of(keys_of(np.concatenate(places)))
-    return _result(tiles, *ends, block_size, transferred)
+        number = _tiles_by_pair(pair[transferred], starts.size - 1, size)
+        first = -(-starts // size)
+    blocks, keys = np.diff(first), [np.empty(0, np.int64)]
+    for index in np.flatnonzero(number):
+        row, column = divmod(int(index), blocks.size)
+        room = int(blocks[row] * blocks[column])
+        places = rng.choice(room, min(int(number[index]), room), replace=False)
+        tile_row, tile_column = np.divmod(places, max(blocks[column], 1))
+        ends_of_tiles = tile_column + first[column], tile_row + first[row]
+        keys.append(tile_keys(*ends_of_tiles, 1))
+    return _result(np.concatenate(keys), *ends, size, transferred)
 
 
 def _checked(senders, receivers, num_nodes, starts, num_tiles):
@@ -213,63 +182,55 @@ def _checked(senders, receivers, num_nodes, starts, num_tiles):
     if num_tiles is not None:
         positive_int("num_tiles", num_tiles, 0)
         starts = [0, num_nodes]
-    elif starts is None:
-        raise ValueError("Expected `starts` or `num_tiles`. Received: neither.")
-    starts = _checked_starts(starts)
-    if starts[-1] != num_nodes:
-        raise ValueError(
-            "Expected `starts` to end with the number of nodes. "
-            f"Received: starts[-1]={starts[-1]}, num_nodes={num_nodes}."
-        )
-    return _ends(senders, receivers, num_nodes), starts
-
-
-def _checked_starts(starts) -> np.ndarray:
     starts = int_array("starts", starts).astype(np.int64)
-    if starts.ndim != 1 or starts.size < 2 or starts[0] or (np.diff(starts) < 0).any():
-        raise ValueError(
-            "Expected `starts` to ascend from 0 to the number of nodes. "
-            f"Received: starts={starts.tolist()!r:.80}."
-        )
-    return starts
-
-
-def _ends(senders, receivers, num_nodes) -> tuple[np.ndarray, np.ndarray]:
-    return (
-        checked_ids("senders", senders, int(num_nodes), "num_nodes"),
-        checked_ids("receivers", receivers, int(num_nodes), "num_nodes"),
-    )
-
-
-def _densities(pair, starts) -> np.ndarray:
-    """Return the density of each pair of clusters [k, k] by the pair of each edge."""
-    sizes = np.diff(starts)
-    room = np.outer(sizes, sizes)
-    count = np.bincount(pair, minlength=room.size).reshape(room.shape)
-    return count / np.maximum(room, 1)
-
-
-def _pairs(senders, receivers, starts) -> np.ndarray:
-    """Return each edge's pair of clusters: receiver cluster * k + sender cluster."""
-    row = np.searchsorted(starts, receivers, side="right") - 1
-    return row * (starts.size - 1) + np.searchsorted(starts, senders, side="right") - 1
+    if starts.size < 2 or starts[0] or (np.diff(starts) < 0).any():
+        refuse("starts", "ascending from 0 to the number of nodes", starts.tolist())
+    if starts[-1] != num_nodes:
+        refuse("starts", f"ascending to num_nodes={num_nodes}", starts.tolist())
+    named = {"senders": senders, "receivers": receivers}.items()
+    ends = [checked_ids(name, ids, num_nodes, "num_nodes") for name, ids in named]
+    return ends, starts
 
 
 def _transferred(senders, receivers, starts, threshold):
-    """Return whether each edge is of a sparse pair, and the pair of each edge."""
-    pair = _pairs(senders, receivers, starts)
-    if not pair.size:
-        return np.zeros(0, bool), pair
-    limit = threshold * graph_density(pair.size, int(starts[-1]))
-    return (_densities(pair, starts) < limit).ravel()[pair], pair
+    """Return whether each edge is of a sparse pair, and the pair of each edge.
+
+    A pair of clusters is receiver cluster * k + sender cluster.
+    """
+    row, column = (
+        np.searchsorted(starts, ends, side="right") - 1 for ends in (receivers, senders)
+    )
+    sizes = np.diff(starts)
+    pair, entries = row * sizes.size + column, np.outer(sizes, sizes).ravel()
+    density = np.bincount(pair, minlength=entries.size) / np.maximum(entries, 1)
+    limit = threshold * (pair.size / int(starts[-1]) ** 2)
+    return (density < limit)[pair], pair
 
 
-def _wanted(pair, num_clusters, block_size) -> np.ndarray:
+def _tiles_by_pair(pair, num_clusters, block_size) -> np.ndarray:
     """Return the tiles of each pair of clusters by its edges, int64 [k * k]."""
     count = np.bincount(pair, minlength=num_clusters**2)
     return np.where(count, count // block_size**2 + 1, 0)
 
 
-def _result(tiles, senders, receivers, block_size, transferred) -> Reformation:
-    covered = np.isin(tile_keys(senders, receivers, block_size), keys_of(tiles))
+def _main_group(tile, group, num_tiles: int) -> np.ndarray:
+    """Return each tile's most frequent group of edges, int64 [T]; lowest of ties.
+
+    Args:
+        tile: int [E], tile of each edge; every tile has one.
+        group: int [E], group of each edge.
+        num_tiles: T.
+    """
+    base = int(group.max(initial=0)) + 1
+    both, count = np.unique(tile * base + group, return_counts=True)
+    owner, group = np.divmod(both, base)
+    order = np.lexsort((group, -count, owner))
+    first = np.searchsorted(owner[order], np.arange(num_tiles))
+    return group[order][first]
+
+
+def _result(keys, senders, receivers, block_size, transferred) -> Reformation:
+    keys = np.sort(keys)
+    covered = np.isin(tile_keys(senders, receivers, block_size), keys)
+    tiles = np.stack(np.divmod(keys, TILE_ROW), axis=1).astype(np.int32)
     return Reformation(tiles, covered, transferred, block_size)

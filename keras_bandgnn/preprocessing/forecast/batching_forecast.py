@@ -8,20 +8,64 @@ import keras
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
-from keras_bandgnn.checks import one_of, positive_int, strings
+from keras_bandgnn.checks import one_of, positive_int, refuse, strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
-from keras_bandgnn.preprocessing.forecast.algorithms import (
-    ALGORITHMS,
-    AlgorithmForecast,
-    make_batcher,
-)
 from keras_bandgnn.preprocessing.forecast.step_timer import StepTimer
 from keras_bandgnn.preprocessing.loading.epochs import Epochs
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.progress import progress_bar
+
+ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
+"""The algorithms of Speckhard et al. 2025."""
+# Epochs that suffice where every supergraph of a budget has one shape.
+_FIXED_EPOCHS = 2
+_ROUNDS, _READ = 7, 16
+_FEWEST_SHAPES = 3
+# Shapes of an algorithm that are timed, by their place among its steps.
+_QUANTILES = (0.5, 0.1, 0.9)
+# Steps of a sample of the data: enough to hide how an epoch begins.
+_FEWEST_STEPS, _SAMPLE_STEPS = 4, 64
+_EPOCH_SECONDS, _VISIT_SECONDS, _LEAST_SECONDS = 0.7, 0.15, 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class AlgorithmForecast:
+    """What training under one algorithm will cost.
+
+    Attributes:
+        algorithm: `"dynamic"`, `"constant"`, `"64"` or `"power_of_two"`.
+        shapes: Distinct padded shapes over the planned steps.
+        exact: Whether `shapes` is exact, rather than a lower bound.
+        compilations: Programs that the backend compiles for them.
+        node_waste: Share of the padded nodes that is padding.
+        edge_waste: Share of the padded edges that is padding.
+        graphs_per_step: Real graphs per step.
+        batching_ms: Milliseconds of composing and assembling a batch, in another
+            thread.
+        update_ms: Milliseconds of the device's work in a step, without compilations.
+        steady_ms: Milliseconds of a step without compilations: the update, and what
+            batching adds to it.
+        compile_s: Seconds of one compilation.
+        step_ms: Milliseconds per planned step, compilations included.
+        graph_us: Microseconds per real graph, compilations included.
+    """
+
+    algorithm: str
+    shapes: int
+    exact: bool
+    compilations: int
+    node_waste: float
+    edge_waste: float
+    graphs_per_step: float
+    batching_ms: float
+    update_ms: float
+    steady_ms: float
+    compile_s: float
+    step_ms: float
+    graph_us: float
 
 
 class TimeModel:
@@ -65,13 +109,6 @@ class TimeModel:
         """Return the milliseconds of a step on a padded shape."""
         sizes = np.array([shape[name] for name in self._names], float)
         return float(self._constant + sizes @ self._slopes)
-
-
-# `ShapeCounts`: which padded shapes a training run meets, from sizes alone.
-
-
-# Epochs that suffice where every supergraph of a budget has one shape.
-_FIXED_EPOCHS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,46 +227,18 @@ def count_shapes(
     )
 
 
-_ROUNDS = 7
-_FEWEST_SHAPES = 3
-# Shapes of an algorithm that are timed, by their place among its steps.
-_QUANTILES = (0.5, 0.1, 0.9)
-_MORE_QUANTILES = (0.3, 0.7)
-_BAD_RESIDUAL = 0.1
-# Steps of a sample of the data: enough to hide how an epoch begins.
-_FEWEST_STEPS, _SAMPLE_STEPS = 4, 64
-_EPOCH_SECONDS = 0.7
-_READ = 16
-_VISIT_SECONDS = 0.15
-_LEAST_SECONDS = 2.0
-_MOST_SHOWN = 10.0
-
-
 def _key(shape: Mapping[str, int]) -> tuple:
     return tuple(sorted(shape.items()))
-
-
-def forecast(graphs, model: keras.Model, **options) -> "BatchingForecast":
-    """Count the shapes of a training run, time a few steps, and return the forecast.
-
-    It trains a copy of the model for `seconds`; the model itself stays as it is.
-
-    Args:
-        graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
-        model: A compiled Keras model over the batch contract.
-        **options: Other arguments of `BatchingForecast`.
-    """
-    return BatchingForecast(graphs, model, **options).measure()
 
 
 class BatchingForecast:
     """Shapes from sizes alone, milliseconds from a few measured steps.
 
     Every shape of the planned steps is known exactly, because compositions follow
-    from the sizes. `measure` times a few shapes that occur; other shapes follow from
-    them, see `TimeModel`. What the loader adds to a step is measured on two loaders,
-    one whose shapes never change and one whose shapes do. Use `forecast` to do it all
-    at once; the first figure in milliseconds that is asked for calls `measure`, too.
+    from the sizes. `measure` times a few shapes that occur on a copy of the model;
+    other shapes follow from them, see `TimeModel`. What the loader adds to a step is
+    measured on a loader of one shape. The first figure in milliseconds that is asked
+    for calls `measure`, too.
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
@@ -258,55 +267,38 @@ class BatchingForecast:
         verbose: bool = True,
     ):
         self.steps = positive_int("steps", steps)
-        one_of("packing", packing, ("sequential", "best_fit"))
-        algorithms = strings("algorithms", algorithms)
-        if not algorithms:
-            raise ValueError(
-                f"Expected `algorithms` to be a list of some of {ALGORITHMS}. "
-                f"Received: algorithms={algorithms!r}."
-            )
-        self.batchers = {
-            name: make_batcher(name, batch_size, packing) for name in algorithms
-        }
-        self.seconds, self.verbose = seconds, verbose
+        self.batchers = {}
+        for name in strings("algorithms", algorithms) or ("",):
+            one_of("algorithm", name, ALGORITHMS)
+            if name == "dynamic":
+                self.batchers[name] = DynamicBatcher(batch_size, packing=packing)
+            else:
+                self.batchers[name] = StaticBatcher(batch_size, name)
+        self.seconds, self.seed, self.verbose = seconds, seed, verbose
         self.timer = StepTimer(model)
         self._time_model: TimeModel | None = None
-        self._loader = self._sized(graphs, plan, batch_size, seed)
+        self._loader = self._make_loader(graphs, plan, batch_size)
         self.sizes = self._loader.sizes
-        self._batch_size, self._seed = batch_size, seed
         self.counts: dict[str, ShapeCounts] = {}
         for name, batcher in self.batchers.items():
             batcher.adapt(self.sizes)
             self.counts[name] = count_shapes(self.sizes, batcher, self.steps, seed)
 
-    def measure(self) -> "BatchingForecast":
-        """Train copies of the model on a few shapes and time the steps.
-
-        Returns:
-            The forecast itself.
-        """
-        stages = 3 * len(self.batchers) + _ROUNDS
-        with progress_bar("Forecasting", stages, self.verbose) as advance:
-            self._measure(advance)
-        return self
-
-    def _sized(self, graphs, plan, batch_size: int, seed: int) -> GraphLoader:
-        """Return a loader of the graphs as the model takes them, with their sizes."""
+    def _make_loader(self, graphs, plan, batch_size: int) -> GraphLoader:
+        """Return a loader of the graphs as the model takes them."""
         if isinstance(graphs, GraphLoader):
-            raise ValueError(
-                "Expected graphs: a list of Graph, a FlatGraphs or an opened store. "
-                "Received: a GraphLoader. Pass the graphs that it was made of."
-            )
+            expected = "graphs, in a list, a FlatGraphs or an opened store"
+            refuse("graphs", expected, graphs, "Pass the graphs that it was made of.")
         model = self.timer.model
         preprocessor = getattr(model, "preprocessor", None)
         if preprocessor is not None:
             graphs = preprocessor.transform(graphs)
             plan = preprocessor.plan if plan == "auto" else plan
         backbone = getattr(model, "backbone", None)
-        types = getattr(backbone, "num_edge_types", None)
+        options = {"num_edge_types": getattr(backbone, "num_edge_types", None)}
         batcher = StaticBatcher(batch_size, padding="64")
         loader = GraphLoader(
-            graphs, batcher, plan, seed=seed, num_edge_types=types, prefetch=0
+            graphs, batcher, plan, seed=self.seed, prefetch=0, **options
         )
         if any(part.label is None for part in loader.parts):
             raise ValueError(
@@ -319,149 +311,98 @@ class BatchingForecast:
             model.adapt(loader)
         return loader
 
-    def _take(self, ids: np.ndarray) -> FlatGraphs:
-        """Copy graphs, in this order; ids may repeat."""
-        order = np.argsort(ids, kind="stable")
-        pieces = []
-        for start, part in zip(self._loader.starts, self._loader.parts, strict=False):
-            inside = ids[order] - start
-            inside = inside[(inside >= 0) & (inside < len(part))]
-            if inside.size:
-                pieces.append(part.take(inside))
-        flat = pieces[0] if len(pieces) == 1 else FlatGraphs.concatenate(pieces)
-        return flat.take(np.argsort(order))
-
-    def _sample_loader(self, sample, batcher, **options) -> GraphLoader:
-        return GraphLoader(
-            sample,
-            batcher,
-            self._loader.plan,
-            num_edge_types=self._loader.num_edge_types,
-            **options,
-        )
+    def measure(self) -> "BatchingForecast":
+        """Train copies of the model on a few shapes, time the steps, return itself."""
+        stages = len(self.batchers) + _ROUNDS
+        with progress_bar("Forecasting", stages, self.verbose) as advance:
+            self._measure(advance)
+        return self
 
     def _measure(self, advance) -> None:
-        batch_size, seed, seconds = self._batch_size, self._seed, self.seconds
         began = time.monotonic()
-        timed = self._time_shapes(_QUANTILES, began + 0.55 * seconds)
-        advance(3 * len(self.batchers))
+        self._time_shapes(began + 0.55 * self.seconds)
+        advance(len(self.batchers))
+        timer, timed = self.timer, list(self.timer.visits)
         # Measuring for longer than training would take is pointless.
-        step_s = self.timer.rough_s
-        left = min(began + seconds - time.monotonic(), self.steps * step_s)
-        deadline = time.monotonic() + max(left, _LEAST_SECONDS)
-        visit_s = max(left, _LEAST_SECONDS) / (2 * _ROUNDS * len(timed))
-        visit_s = min(visit_s, _VISIT_SECONDS)
-        epoch_s = max(_EPOCH_SECONDS, 2 * self.timer.epoch_s)
-        steps = int(np.clip(epoch_s / step_s, _FEWEST_STEPS, _SAMPLE_STEPS))
-        rng = np.random.default_rng(seed)
-        ids = rng.integers(0, int(self._loader.starts[-1]), steps * (batch_size - 1))
-        sample = self._take(ids)
-        assembling = {
-            name: self._sample_loader(sample, batcher, prefetch=0)
-            for name, batcher in self.batchers.items()
-        }
-        whole = DynamicBatcher(batch_size, dict(timed[0]), oversize="drop")
-        pipelines = {True: (self._sample_loader(sample, whole), {timed[0]: 1})}
-        pipelines |= self._varying_pipeline(steps, rng)
-        for loader, _ in pipelines.values():
-            self.timer.fit(loader)
-        together = {fixed: [] for fixed in pipelines}
-        assembly = {name: [] for name in assembling}
+        left = min(began + self.seconds - time.monotonic(), self.steps * timer.rough_s)
+        left = max(left, _LEAST_SECONDS)
+        deadline = time.monotonic() + left
+        visit_s = min(left / (2 * _ROUNDS * len(timed)), _VISIT_SECONDS)
+        epoch_s = max(_EPOCH_SECONDS, 2 * timer.epoch_s)
+        steps = int(np.clip(epoch_s / timer.rough_s, _FEWEST_STEPS, _SAMPLE_STEPS))
+        whole, *assembling = self._sample_loaders(steps, dict(timed[0]))
+        timer.fit(whole)
+        together, assembly = [], {name: [] for name in self.batchers}
         for number in range(_ROUNDS):
             if number > 1 and time.monotonic() > deadline:
                 break
             for key in timed:
-                self.timer.visit(key, visit_s)
-            for fixed, (loader, _) in pipelines.items():
-                together[fixed].append(self.timer.fit_ms(loader))
-            for name, loader in assembling.items():
+                timer.visit(key, visit_s)
+            together.append(timer.fit_ms(whole))
+            for name, loader in zip(self.batchers, assembling, strict=True):
                 for index in range(min(_READ, len(loader))):
+                    start = time.perf_counter()
                     loader[index]
-                assembly[name] += loader.stats.assembly_ms
-                loader.stats.assembly_ms = []
+                    assembly[name].append(1e3 * (time.perf_counter() - start))
             advance(1)
-        self._fit()
-        if self._time_model.residual > _BAD_RESIDUAL and time.monotonic() < deadline:
-            for key in self._time_shapes(_MORE_QUANTILES, deadline):
-                for _ in range(_ROUNDS):
-                    self.timer.visit(key, visit_s)
-            self._fit()
+        times = [timer.ms(key) for key in timed]
+        self._time_model = TimeModel([dict(key) for key in timed], times)
+        usual = {name: float(np.median(values)) for name, values in assembly.items()}
         self.batching_ms = {
-            name: float(np.median(values)) + self.counts[name].compose_ms
-            for name, values in assembly.items()
+            name: value + self.counts[name].compose_ms for name, value in usual.items()
         }
-        batching = float(np.mean([np.median(values) for values in assembly.values()]))
-        # Share of the batching that a step shows, for fixed shapes and for others.
-        self.shown = {}
-        for fixed, (_, keys) in pipelines.items():
-            times = [self.timer.ms(key) for key in keys]
-            update = np.average(times, weights=list(keys.values()))
-            added = float(np.quantile(together[fixed], 0.25)) - update
-            self.shown[fixed] = float(np.clip(added / batching, 0.0, _MOST_SHOWN))
-        self.shown.setdefault(False, self.shown[True])
+        # Share of the batching that a step shows, though another thread does it.
+        added = float(np.quantile(together, 0.25)) - timer.ms(timed[0])
+        batching = float(np.mean(list(usual.values())))
+        self.shown = float(np.clip(added / batching, 0.0, 10.0))
 
-    def _varying_pipeline(self, steps: int, rng: np.random.Generator) -> dict:
-        """Return a loader of changing, compiled shapes, and how often each occurs."""
-        for name, batcher in self.batchers.items():
-            # Others than whole supergraphs would shift those after them.
-            examples = [
-                example
-                for example in self.counts[name].examples
-                if _key(example.budget) in self.timer.visits
-                and len(example.members) == batcher.batch_size - 1
-            ]
-            if batcher.fixed_shapes or len(examples) < 2:
-                continue
-            turns = rng.permutation(np.arange(steps) % len(examples))
-            ids = np.concatenate([examples[turn].members for turn in turns])
-            loader = self._sample_loader(self._take(ids), batcher, shuffle=False)
-            counts = np.bincount(turns).tolist()
-            keys = [_key(example.budget) for example in examples]
-            return {False: (loader, dict(zip(keys, counts, strict=True)))}
-        return {}
-
-    def _time_shapes(self, quantiles: Sequence[float], deadline: float) -> list[tuple]:
-        """Add shapes at these quantiles of each algorithm to the timer."""
-        candidates = [counts.at(quantiles) for counts in self.counts.values()]
-        turns = max(map(len, candidates))
-        examples = [
-            w[turn] for turn in range(turns) for w in candidates if turn < len(w)
+    def _sample_loaders(self, steps: int, budget: Mapping[str, int]) -> list:
+        """Return loaders of a sample: one of a single shape, and one per algorithm."""
+        loader, first = self._loader, next(iter(self.batchers.values()))
+        number = steps * (first.batch_size - 1)
+        rng = np.random.default_rng(self.seed)
+        ids = np.sort(rng.integers(0, int(loader.starts[-1]), number))
+        pieces = []
+        for start, part in zip(loader.starts, loader.parts, strict=False):
+            inside = ids[(ids >= start) & (ids < start + len(part))] - start
+            pieces += [part.take(inside)] if inside.size else []
+        sample = FlatGraphs.concatenate(pieces).take(rng.permutation(number))
+        types = {"num_edge_types": loader.num_edge_types}
+        whole = DynamicBatcher(first.batch_size, budget, oversize="drop")
+        return [
+            GraphLoader(sample, whole, loader.plan, **types),
+            *(
+                GraphLoader(sample, batcher, loader.plan, prefetch=0, **types)
+                for batcher in self.batchers.values()
+            ),
         ]
-        added = []
-        for example in examples:
-            key = _key(example.budget)
-            if key in self.timer.visits:
-                continue
-            few = len(self.timer.visits) < _FEWEST_SHAPES
-            if not few and time.monotonic() > deadline:
-                break
-            batch = self._loader.build_as([example.members], example.budget)
-            self.timer.add(key, batch)
-            added.append(key)
-        return added
 
-    def _fit(self) -> None:
-        """Fit the times of other shapes to those of the measured ones."""
-        keys = list(self.timer.visits)
-        times = [self.timer.ms(key) for key in keys]
-        self._time_model = TimeModel([dict(key) for key in keys], times)
+    def _time_shapes(self, deadline: float) -> None:
+        """Add shapes at some quantiles of each algorithm to the timer."""
+        candidates = [counts.at(_QUANTILES) for counts in self.counts.values()]
+        turns = range(max(map(len, candidates)))
+        for example in (c[turn] for turn in turns for c in candidates if turn < len(c)):
+            key, visits = _key(example.budget), self.timer.visits
+            if len(visits) >= _FEWEST_SHAPES and time.monotonic() > deadline:
+                break
+            if key not in visits:
+                batch = self._loader.build_as([example.members], example.budget)
+                self.timer.add(key, batch)
 
     @property
     def residual(self) -> float:
         """Largest relative error of the fitted times at measured shapes."""
-        return self._measured().residual
+        return self._fitted().residual
 
-    def _measured(self) -> TimeModel:
+    def _fitted(self) -> TimeModel:
         if self._time_model is None:
             self.measure()
         return self._time_model
 
     def update_ms(self, shape: Mapping[str, int]) -> float:
         """Return the milliseconds of a step on a padded shape, without batching."""
-        model = self._measured()
-        if self.timer.visits.get(_key(shape)):
-            return self.timer.ms(_key(shape))
-        return model.ms(shape)
+        model, key = self._fitted(), _key(shape)
+        return self.timer.ms(key) if self.timer.visits.get(key) else model.ms(shape)
 
     def rows(self, steps: int | None = None) -> list[AlgorithmForecast]:
         """Return the forecast of each algorithm.
@@ -470,7 +411,7 @@ class BatchingForecast:
             steps: Steps of training, up to the planned ones (default).
         """
         steps = self.steps if steps is None else steps
-        self._measured()
+        self._fitted()
         compile_s = self.timer.compile_s()
         rows = []
         for name, counts in self.counts.items():
@@ -478,8 +419,7 @@ class BatchingForecast:
             times = [self.update_ms(example.budget) for example in counts.examples]
             update = float(np.average(times, weights=counts.counts))
             batching = self.batching_ms[name]
-            shown = self.shown[self.batchers[name].fixed_shapes]
-            steady = max(update + shown * batching, batching)
+            steady = max(update + self.shown * batching, batching)
             compilations = self.timer.programs(shapes)
             step = steady + 1e3 * compilations * compile_s / steps
             rows.append(

@@ -5,52 +5,35 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_bandgnn.checks import boolean, instance, one_of, seed_number
+from keras_bandgnn.checks import one_of, seed_number
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
-from keras_bandgnn.preprocessing.forecast.algorithms import (
+from keras_bandgnn.preprocessing.forecast.batching_forecast import (
     ALGORITHMS,
     AlgorithmForecast,
+    BatchingForecast,
 )
-from keras_bandgnn.preprocessing.forecast.batching_forecast import forecast
 from keras_bandgnn.primitives.plan import Plan
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
 _EQUAL = 0.02
 # Above this scatter the explanation says that the machine was busy.
 _BUSY = 0.25
-_COLUMNS = (
-    "algorithm",
-    "shapes",
-    "compiled",
-    "waste nodes",
-    "edges",
-    "graphs/step",
-    "batching ms",
-    "update ms",
-    "steady ms",
-    "compile s",
-    "ms/step",
-    "us/graph",
-)
+# Column of the table -> figure of an `AlgorithmForecast`.
+_COLUMNS = {
+    "algorithm": "{row.algorithm}",
+    "shapes": "{least}{row.shapes}",
+    "compiled": "{least}{row.compilations}",
+    "waste nodes": "{row.node_waste:.1%}",
+    "edges": "{row.edge_waste:.1%}",
+    "graphs/step": "{row.graphs_per_step:.1f}",
+    "batching ms": "{row.batching_ms:.2f}",
+    "update ms": "{row.update_ms:.2f}",
+    "steady ms": "{row.steady_ms:.2f}",
+    "compile s": "{row.compile_s:.2f}",
+    "ms/step": "{row.step_ms:.2f}",
+    "us/graph": "{row.graph_us:.1f}",
+}
 _CRITERIA = {"step": "step_ms", "graph": "graph_us"}
-
-
-def _cells(row: AlgorithmForecast) -> list[str]:
-    """Return the figures of an algorithm as text, one per column of the table."""
-    return [
-        row.algorithm,
-        f"{row.shapes}" if row.exact else f">={row.shapes}",
-        f"{row.compilations}" if row.exact else f">={row.compilations}",
-        f"{100 * row.node_waste:.1f} %",
-        f"{100 * row.edge_waste:.1f} %",
-        f"{row.graphs_per_step:.1f}",
-        f"{row.batching_ms:.2f}",
-        f"{row.update_ms:.2f}",
-        f"{row.steady_ms:.2f}",
-        f"{row.compile_s:.2f}",
-        f"{row.step_ms:.2f}",
-        f"{row.graph_us:.1f}",
-    ]
 
 
 def fastest(rows: Sequence[AlgorithmForecast], criterion: str) -> AlgorithmForecast:
@@ -96,71 +79,58 @@ class BatcherChoice:
 
     def summary(self) -> str:
         """Return the table as text, with a sentence that explains the choice."""
-        lines = [list(_COLUMNS), *(_cells(row) for row in self.table)]
+        lines = [list(_COLUMNS)]
+        for row in self.table:
+            least = "" if row.exact else ">="
+            lines.append([c.format(row=row, least=least) for c in _COLUMNS.values()])
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = []
-        for line in lines:
-            first, *rest = (
-                cell.ljust(w) if i == 0 else cell.rjust(w)
-                for i, (cell, w) in enumerate(zip(line, widths, strict=True))
-            )
-            text.append("  ".join([first, *rest]).rstrip())
+        for first, *others in lines:
+            cells = [first.ljust(widths[0])]
+            cells += [c.rjust(w) for c, w in zip(others, widths[1:], strict=True)]
+            text.append("  ".join(cells).rstrip())
         return "\n".join([*text, self.explanation()])
 
     def explanation(self) -> str:
         """Return the choice in a few sentences."""
-        own = self[self.algorithm]
-        value, unit = f"{own.step_ms:.2f} ms", "step"
-        if self.criterion == "graph":
-            value, unit = f"{own.graph_us:.1f} us", "graph"
-        parts = [
-            f"{own.algorithm} is chosen for {self.steps:,} steps: {value} per {unit}"
-        ]
-        others = [row for row in self.table if row is not own]
-        busy = (
-            f" Times scatter by {100 * self.scatter:.0f} %: the machine had other "
-            "work. Measure again when it is idle."
-            if self.scatter > _BUSY
-            else ""
-        )
-        if not others:
-            return f"{parts[0]}.{busy}"
-        name = _CRITERIA[self.criterion]
-        next_best = min(others, key=lambda row: getattr(row, name))
-        ratio = getattr(next_best, name) / getattr(own, name)
-        if ratio <= 1 + _EQUAL:
-            parts[0] += (
-                f", within {100 * _EQUAL:.0f} % of {next_best.algorithm}; "
-                "fewer compilations decide."
-                if next_best.compilations > own.compilations
-                else f", within {100 * _EQUAL:.0f} % of {next_best.algorithm}."
+        row, name = self[self.algorithm], _CRITERIA[self.criterion]
+        cost = {"step": f"{row.step_ms:.2f} ms", "graph": f"{row.graph_us:.1f} us"}
+        text = f"{row.algorithm} is chosen for {self.steps:,} steps: "
+        text += f"{cost[self.criterion]} per {self.criterion}"
+        others = [other for other in self.table if other is not row]
+        if others:
+            second = min(others, key=lambda other: getattr(other, name))
+            text += self._comparison(row, second, name)
+        if self.scatter > _BUSY:
+            text += (
+                f". Times scatter by {100 * self.scatter:.0f} %: the machine had other "
+                "work. Measure again when it is idle"
             )
-        else:
-            parts[0] += f"; {next_best.algorithm} would take {ratio:.2f} times as long."
-        for row in (own, next_best):
-            share = row.compilations * row.compile_s * 1e3 / self.steps / row.step_ms
-            if share > 0.05:
-                parts.append(
-                    f"{row.algorithm} spends {100 * share:.0f} % of its time on "
-                    f"{row.compilations} compilation{'s' * (row.compilations != 1)}."
-                )
-        crossing = self._crossing(own, next_best)
-        if crossing:
-            parts.append(crossing)
-        return " ".join(parts) + busy
+        return f"{text}."
 
-    def _crossing(self, own: AlgorithmForecast, other: AlgorithmForecast) -> str:
-        """Return where another number of steps would turn the choice around."""
-        gain = own.steady_ms - other.steady_ms
-        extra = 1e3 * (
-            other.compilations * other.compile_s - own.compilations * own.compile_s
-        )
-        if self.criterion == "graph" or not gain or extra / gain <= 0:
-            return ""
-        steps = extra / gain
-        side = "more" if steps > self.steps else "fewer"
-        steps = float(f"{steps:.2g}")
-        return f"With {side} than about {steps:,.0f} steps {other.algorithm} is faster."
+    def _comparison(self, row: AlgorithmForecast, other, name: str) -> str:
+        """Return how far another algorithm is, and where it would be faster."""
+        ratio = getattr(other, name) / getattr(row, name)
+        text = f"; {other.algorithm} would take {ratio:.2f} times as long"
+        if ratio <= 1 + _EQUAL:
+            text = f", within {100 * _EQUAL:.0f} % of {other.algorithm}"
+            if other.compilations > row.compilations:
+                text += "; fewer compilations decide"
+        for each in (row, other):
+            share = each.compilations * each.compile_s * 1e3 / self.steps / each.step_ms
+            if share > 0.05:
+                text += (
+                    f". {each.algorithm} spends {100 * share:.0f} % of its time on "
+                    f"{each.compilations} compilation{'s' * (each.compilations != 1)}"
+                )
+        gain = row.steady_ms - other.steady_ms
+        extra = other.compilations * other.compile_s - row.compilations * row.compile_s
+        if self.criterion == "step" and gain and extra / gain > 0:
+            steps = float(f"{1e3 * extra / gain:.2g}")
+            side = "more" if steps > self.steps else "fewer"
+            text += f". With {side} than about {steps:,.0f} steps {other.algorithm} is"
+            text += " faster"
+        return text
 
 
 def choose_batcher(
@@ -182,7 +152,8 @@ def choose_batcher(
     that occur. Nothing is trained and nothing that is passed in changes. It takes
     less than a minute, unless compiling takes long.
 
-    The forecast is for one device and for `fit` with this `seed`.
+    The forecast is for one device and for `fit` with this `seed`. Experimental: it may
+    change in any release.
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store, with labels. The
@@ -229,12 +200,8 @@ def choose_batcher(
     >>> loader = kb.preprocessing.GraphLoader(graphs, choice.batcher)
     """
     one_of("criterion", criterion, tuple(_CRITERIA))
-    instance("model", model, keras.Model, "a keras.Model, compiled")
     seed_number("seed", seed)
-    boolean("verbose", verbose)
-    if not isinstance(plan, str) or plan != "auto":
-        instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
-    batching = forecast(
+    batching = BatchingForecast(
         graphs,
         model,
         batch_size=batch_size,
@@ -246,10 +213,10 @@ def choose_batcher(
         verbose=verbose,
     )
     rows = tuple(batching.rows())
-    chosen = fastest(rows, criterion).algorithm
+    name = fastest(rows, criterion).algorithm
     return BatcherChoice(
-        batcher=batching.batchers[chosen],
-        algorithm=chosen,
+        batcher=batching.batchers[name],
+        algorithm=name,
         table=rows,
         criterion=criterion,
         steps=batching.steps,

@@ -207,15 +207,15 @@ def test_errors():
     loader = GraphLoader(graphs)
     bare = keras.Sequential([keras.layers.Dense(1)])
     for arguments, message in (
-        ((graphs, bare), "Expected a compiled model"),
-        ((graphs, "model"), "Expected `model` to be a keras.Model"),
+        ((graphs, bare), "`model` to be a compiled model"),
+        ((graphs, "model"), "`model` to be a keras.Model"),
         ((loader, task), "Pass the graphs that it was made of"),
         ((graphs_of(SIZES[:8], label=None), task), "Expected graphs with labels"),
         ((graphs, task, 1), "`batch_size` to be at least 2"),
         ((graphs, task, 4, 0), "`steps` to be at least 1"),
         ((graphs, task, 4, 9, ["32"]), "`algorithm` to be one of"),
         ((graphs, task, 4, 9, "64"), "`algorithms` to be a list"),
-        ((graphs, task, 4, 9, ["64"], "tight"), "`packing` to be one of"),
+        ((graphs, task, 4, 9, ["dynamic"], "tight"), "`packing`"),
         ((graphs_of(SIZES[:8], label=[1.0, 2.0]), task), "num_targets=1"),
         ((graphs_of(SIZES[:8], node={}), task), "'kind' is missing"),
     ):

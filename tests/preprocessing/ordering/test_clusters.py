@@ -14,7 +14,6 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.preprocessing.ordering import cluster_compile as clusters
 from keras_bandgnn.preprocessing.ordering.cluster_compile import num_clusters_for
-from keras_bandgnn.preprocessing.ordering.tiles import best_tiles
 
 needs_metis = pytest.mark.skipif(
     importlib.util.find_spec("pymetis") is None, reason="needs pymetis"
@@ -233,5 +232,6 @@ def test_coverage_of_a_real_graph(shared_data):
     row = np.repeat(np.arange(size), np.diff(data["indptr"]))
     graph = Graph(size, data["indices"], row)
     assert held(graph, cluster_order(graph, 8).order) > 0.25
-    tiles = best_tiles(graph.senders, graph.receivers, 16, graph.num_edges // 256)
-    assert len(tiles) == graph.num_edges // 256
+    number = graph.num_edges // 256
+    tiling = reform(graph.senders, graph.receivers, size, num_tiles=number)
+    assert len(tiling.tiles) == number

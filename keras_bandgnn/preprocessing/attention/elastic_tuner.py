@@ -2,29 +2,31 @@
 
 import math
 import time
-from collections.abc import Callable
 
 import keras
 
 from keras_bandgnn.checks import (
     as_path,
-    fraction,
     function,
     non_negative_number,
     optional,
     positive_int,
+    refuse,
     sequence,
-    string,
 )
-from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.files import write_json
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
+
+# Of the running loss.
+_MOMENTUM = 0.9
 
 
 class ElasticTuner(keras.callbacks.Callback):
     """Tunes, during training, which clusters are laid out as dense tiles.
 
-    A high threshold of `reform` makes epochs faster and attention coarser. After each
-    epoch t the tuner compares the rate of loss descent with that of some epochs ago:
+    Experimental: it may change in any release. A high threshold of `reform` makes
+    epochs faster and attention coarser. After each epoch t the tuner compares the rate
+    of loss descent with that of some epochs ago:
 
     - running loss F_t = 0.9 F_(t-1) + 0.1 loss_t, F_0 = loss_0;
     - rate LDR_t = (F_(t-1) - F_t) / seconds of the epoch. (As printed in the paper the
@@ -46,15 +48,11 @@ class ElasticTuner(keras.callbacks.Callback):
 
     Args:
         set_threshold: Called as `set_threshold(multiple)` at the beginning of a `fit`
-            and at every change; a function, or an object with a method of that name.
-            It must set the model's tiles to `reform(..., threshold=multiple)`.
+            and at every change. It must set the model's tiles to
+            `reform(..., threshold=multiple)`.
         delta: Epochs between the two rates to compare.
         ladder: Thresholds, ascending, in multiples of the density of the graph.
         start: Initial threshold, one of the ladder.
-        monitor: Name of the loss in `logs`.
-        momentum: Momentum of the running loss, 0.9 in the paper.
-        seconds: Function without arguments that reads a clock; `time.monotonic` if
-            omitted.
         path: JSON file for the decisions, replaced atomically after each epoch; none
             if omitted.
 
@@ -64,8 +62,7 @@ class ElasticTuner(keras.callbacks.Callback):
             before, after, reason.
 
     Raises:
-        ValueError: For a ladder that is not ascending or does not contain `start`; from
-            `fit`, if `logs` lacks the loss.
+        ValueError: For a ladder that is not ascending or does not contain `start`.
 
     Reference:
         Zhang et al. 2024 (TorchGT), Section III-D.
@@ -82,36 +79,22 @@ class ElasticTuner(keras.callbacks.Callback):
         delta: int = 10,
         ladder=LADDER,
         start: float = 1.0,
-        monitor: str = "loss",
-        momentum: float = 0.9,
-        seconds: Callable[[], float] | None = None,
         path=None,
     ):
         super().__init__()
-        self._set = getattr(set_threshold, "set_threshold", set_threshold)
-        if not callable(self._set):
-            raise ValueError(
-                "Expected `set_threshold` to be a function or an object with a method "
-                f"`set_threshold`. Received: set_threshold={set_threshold!r}."
-            )
+        self._set = function("set_threshold", set_threshold)
         self.delta = positive_int("delta", delta)
         ladder = sequence("ladder", ladder, "a list of numbers")
         self.ladder = tuple(non_negative_number("ladder", value) for value in ladder)
         start = non_negative_number("start", start)
         if self.ladder != tuple(sorted(set(self.ladder))) or start not in self.ladder:
-            raise ValueError(
-                "Expected `ladder` to ascend and to contain `start`. "
-                f"Received: ladder={self.ladder}, start={start!r}."
-            )
-        self.monitor = string("monitor", monitor)
-        self.momentum = fraction("momentum", momentum)
+            refuse("ladder", f"ascending and to contain start={start}", self.ladder)
         self.path = optional(as_path, "path", path)
         self.decisions: list[dict] = []
         self._index = self.ladder.index(start)
-        optional(function, "seconds", seconds)
-        self._clock = time.monotonic if seconds is None else seconds
+        self._clock = time.monotonic
         self._compiled: set[int] = set()
-        self._begin = self._test_begin = self._validation = 0.0
+        self._begin = self._test_begin = 0.0
 
     @property
     def threshold(self) -> float:
@@ -125,7 +108,6 @@ class ElasticTuner(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock."""
-        self._validation = 0.0
         self._begin = self._clock()
 
     def on_test_begin(self, logs=None):
@@ -134,41 +116,36 @@ class ElasticTuner(keras.callbacks.Callback):
 
     def on_test_end(self, logs=None):
         """Exclude validation from the time of the epoch."""
-        self._validation += self._clock() - self._test_begin
+        self._begin += self._clock() - self._test_begin
 
     def on_epoch_end(self, epoch, logs=None):
         """Decide on the threshold of the next epoch."""
-        seconds = self._clock() - self._begin - self._validation
-        if logs is None or self.monitor not in logs:
-            raise ValueError(
-                "Expected the loss `monitor` in the logs of an epoch. "
-                f"Received: monitor={self.monitor!r}, logs with {sorted(logs or {})}."
-            )
-        before, loss = self.threshold, float(logs[self.monitor])
-        running, rate = self._measured(loss, seconds)
-        step, reason = self._decided(loss, rate)
+        before, loss = self.threshold, float(logs["loss"])
+        row = {"epoch": int(epoch), "loss": loss}
+        row["seconds"] = self._clock() - self._begin
+        row["running_loss"], row["rate"] = self._descent(loss, row["seconds"])
+        step, reason = self._decision(loss, row["rate"])
         self._index = min(max(self._index + step, 0), len(self.ladder) - 1)
         if step and self.threshold == before:
             reason += ", end of the ladder"
         logs["threshold"] = before
-        self.decisions.append(
-            {
-                "epoch": int(epoch),
-                "loss": loss,
-                "running_loss": running,
-                "seconds": seconds,
-                "rate": rate,
-                "before": before,
-                "after": self.threshold,
-                "reason": reason,
-            }
-        )
+        row |= {"before": before, "after": self.threshold, "reason": reason}
+        self.decisions.append(row)
         if self.threshold != before:
             self._set(self.threshold)
         if self.path is not None:
-            self._write()
+            # JSON has neither infinity nor NaN.
+            rows = [
+                {
+                    k: str(v) if v in (math.inf, -math.inf) or v != v else v
+                    for k, v in row.items()
+                }
+                for row in self.decisions
+            ]
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self.path, rows, indent=2)
 
-    def _measured(self, loss: float, seconds: float) -> tuple:
+    def _descent(self, loss: float, seconds: float) -> tuple:
         """Return the running loss and its rate of descent, each None if undefined."""
         last = self.decisions[-1]["running_loss"] if self.decisions else None
         compiling = self._index not in self._compiled
@@ -177,11 +154,11 @@ class ElasticTuner(keras.callbacks.Callback):
             return last, None
         if last is None:
             return loss, None
-        running = self.momentum * last + (1 - self.momentum) * loss
+        running = _MOMENTUM * last + (1 - _MOMENTUM) * loss
         # The resolution of the clock may exceed the time of an epoch.
         return running, None if compiling else (last - running) / max(seconds, 1e-9)
 
-    def _decided(self, loss: float, rate: float | None) -> tuple[int, str]:
+    def _decision(self, loss: float, rate: float | None) -> tuple[int, str]:
         """Return the step on the ladder, and the reason."""
         if not math.isfinite(loss):
             return -1, "the loss is not finite"
@@ -207,36 +184,9 @@ class ElasticTuner(keras.callbacks.Callback):
 
     def get_state(self) -> dict:
         """Return the state to resume from: the threshold and the decisions so far."""
-        return {
-            "threshold": self.threshold,
-            "decisions": [dict(row) for row in self.decisions],
-        }
+        return {"threshold": self.threshold, "decisions": list(self.decisions)}
 
     def set_state(self, state: dict) -> None:
-        """Restore the state of `get_state()`, from which the next `fit` continues.
-
-        Raises:
-            ValueError: If the threshold is not in the ladder.
-        """
-        if state["threshold"] not in self.ladder:
-            raise ValueError(
-                f"Expected a threshold among {self.ladder}. "
-                f"Received: threshold={state['threshold']!r}."
-            )
+        """Restore the state of `get_state()`, from which the next `fit` continues."""
         self._index = self.ladder.index(state["threshold"])
-        self.decisions = [dict(row) for row in state["decisions"]]
-
-    def _write(self) -> None:
-        # JSON has neither infinity nor NaN.
-        rows = [
-            {
-                name: str(value)
-                if isinstance(value, float) and not math.isfinite(value)
-                else value
-                for name, value in row.items()
-            }
-            for row in self.decisions
-        ]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(self.path) as file:
-            file.write(json_text("decisions", rows, indent=2).encode())
+        self.decisions = list(state["decisions"])
