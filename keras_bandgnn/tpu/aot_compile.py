@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn import compat
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.node_encoder import NUMBERS
 from keras_bandgnn.models.node_selector import NodeSelector
@@ -54,16 +55,8 @@ def synthetic_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
     Nine of ten edges connect nearby nodes. The others connect random nodes of a graph,
     so that the plan's rest is not empty. Edge types are random.
 
-    Args:
-        task: The task.
-        plan: The plan.
-        sizes: Capacities.
-
     Returns:
         (x, y, sample_weight) with axis 0 = 1.
-
-    Raises:
-        ValueError: If the sizes leave too few nodes or edges per graph.
     """
     graphs = synthetic_graphs(task, sizes)
     budget = {
@@ -84,17 +77,11 @@ def synthetic_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
 
 
 def synthetic_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
-    """Return the graphs of `synthetic_batch`.
-
-    Raises:
-        ValueError: If the sizes leave too few nodes or edges per graph.
-    """
+    """Return the graphs of `synthetic_batch`."""
     nodes, edges = (sizes.nodes - 1) // sizes.graphs, sizes.edges // sizes.graphs
     if nodes < 2 or edges < 1:
-        raise ValueError(
-            "Expected two nodes and an edge per graph, and a node for padding. "
-            f"Received: {sizes}. Pass more nodes and edges, or fewer graphs."
-        )
+        expected = "two nodes and an edge per graph, and a node for padding"
+        refuse("sizes", expected, sizes, "Pass more nodes or fewer graphs.")
     rng = np.random.default_rng(0)
     types = max(task.backbone.num_edge_types, 1)
     return [
@@ -108,12 +95,15 @@ def _synthetic_graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
     senders = np.where(
         rng.random(edges) < 0.9, near.clip(0, nodes - 1), rng.integers(0, nodes, edges)
     )
+    layers = task.preprocessor.graph_layers if task.preprocessor else []
+    lengths = [getattr(layer, "options", {}).get("max_subtokens") for layer in layers]
+    subtokens = next((length for length in lengths if length), None)
     return Graph(
         nodes,
         senders,
         receivers,
         edge_type=rng.integers(0, types, edges),
-        node=_synthetic_features(task.backbone.encoder, nodes, _lengths(task)),
+        node=_synthetic_features(task.backbone.encoder, nodes, subtokens),
         edge=_synthetic_features(getattr(task.backbone, "edge_encoder", None), edges),
         candidates=[0, 1],
         slot=0,
@@ -136,16 +126,14 @@ def _synthetic_features(
 ) -> dict[str, np.ndarray]:
     """Return features with the shapes that a `NodeEncoder` expects; {} for None."""
     features = {}
-    inputs = {} if encoder is None else encoder.inputs
-    for name, spec in inputs.items():
+    for name, spec in ({} if encoder is None else encoder.inputs).items():
         if encoder.level == "edge" and name == "type":
             continue  # Each edge has one.
         ((kind, size),) = spec.items()
+        shape = (rows, len(size) if kind == "columns" else size)
         if kind == "ids":
-            width = (lengths or {}).get(name)
-            shape = (rows,) if width is None else (rows, width)
-        else:
-            shape = (rows, len(size) if kind == "columns" else size)
+            several = name == "subtoken" and num_subtokens is not None
+            shape = (rows, num_subtokens) if several else (rows,)
         features[name] = np.zeros(shape, np.float32 if kind in NUMBERS else np.int32)
     return features
 
@@ -206,10 +194,6 @@ def check_training_step(
         plan: The plan.
         sizes: Capacities of a supergraph.
         topology: A slice, such as "v2:2x2", "v4:2x2x1" or "v5e:16x16".
-
-    Raises:
-        ImportError: If libtpu is not installed, or the backend is not JAX.
-        ValueError: If there is no such topology.
     """
     devices = topology_devices(topology)
     available = available_memory(devices[0])
@@ -222,8 +206,9 @@ def check_training_step(
     except RuntimeError as error:
         # Out of memory, or not implemented; the first line of the message says which.
         text = str(error).splitlines()[0]
+        match = re.search(r"required .*?\(([\d.]+)([KMGT])\) exceeds", text)
+        memory = {"total": _gib(match)} if match else {}
         seconds = time.perf_counter() - start
-        memory = {"total": needed} if (needed := _required_memory(text)) else {}
         return StepReport(topology, len(devices), available, seconds, memory, text)
     seconds = time.perf_counter() - start
     analysis = compiled.memory_analysis()
@@ -247,8 +232,7 @@ def topology_devices(topology: str) -> list:
     if not importlib.util.find_spec("libtpu"):
         raise ImportError(
             "Expected the TPU compiler libtpu. Received: not installed. Install it "
-            'with pip install "keras-bandgnn[tpu]", preferably in a separate '
-            "environment."
+            'with pip install "keras-bandgnn[tpu]".'
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -260,11 +244,8 @@ def topology_devices(topology: str) -> list:
     try:
         devices = topologies.get_topology_desc(topology, "tpu").devices
     except jax.errors.JaxRuntimeError as error:
-        raise ValueError(
-            "Expected a TPU topology such as 'v2:2x2', 'v4:2x2x1' or 'v5e:4x4'. "
-            f"Received: {topology!r}, for which libtpu reports: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
+        expected = "a TPU topology such as 'v2:2x2', 'v4:2x2x1' or 'v5e:4x4'"
+        refuse("topology", expected, topology, str(error).splitlines()[0])
     return list(devices)
 
 
@@ -280,19 +261,14 @@ def available_memory(device) -> float:
     except jax.errors.JaxRuntimeError as error:
         match = re.search(r"available \w+ \(([\d.]+)([KMGT])\)", str(error))
         if match:
-            return float(match.group(1)) * _UNITS[match.group(2)]
+            return _gib(match)
         raise
-    raise RuntimeError(
-        "Expected the compiler to reject an array of 4 TiB. Received: a program. "
-        "Install another version of libtpu; this one does not report the memory of a "
-        "core."
-    )
+    raise RuntimeError("This version of libtpu does not report the memory of a core.")
 
 
-def _required_memory(text: str) -> float | None:
-    """Return the memory that a rejected program needs, GiB."""
-    match = re.search(r"required .*?\(([\d.]+)([KMGT])\) exceeds", text)
-    return float(match.group(1)) * _UNITS[match.group(2)] if match else None
+def _gib(match: re.Match) -> float:
+    """Return a size in the compiler's messages, such as "7.48G", in GiB."""
+    return float(match.group(1)) * _UNITS[match.group(2)]
 
 
 def _jitted_step(task: NodeSelector, batch: tuple, devices: list):

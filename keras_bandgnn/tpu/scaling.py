@@ -1,46 +1,146 @@
-"""`ScaleForecast`: predicted speed of a compiled training step on many cores.
+"""`ScaleForecast`: predicted speed of a compiled training step on many TPU cores.
 
 Nothing here is measured. The amount of work comes from the compiler, see
 `check_training_step`; time is work divided by published, guessed or calibrated rates.
 """
 
 import dataclasses
+import math
+import re
 from collections.abc import Mapping
 
-import numpy as np
-
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.models.ggnn.ggnn_backbone import GGNNBackbone
 from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.planning.cost import Hardware
-from keras_bandgnn.planning.estimate import Estimate, sampled
+from keras_bandgnn.planning.plan_choice import plan_seconds, sampled, step_sizes
+from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.base import Load
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.tpu.aot_compile import Sizes, StepReport, synthetic_graphs
-from keras_bandgnn.tpu.generations import TPUGeneration
 from keras_bandgnn.tpu.hlo import Collective
 
-# Speeds that Balog et al. 2019, "Fast Training of Sparse Graph Neural Networks on Dense
-# Hardware", measured on TPU v2 with a supergraph per core, by block size.
-
-# Numbers of cores in each row below.
+# Numbers of cores in the rows below.
 CORES = (8, 32, 128, 512)
-# Table 2: global steps (gradient updates) per second.
-STEPS_PER_SECOND = {
-    1024: (1.34, 1.29, 1.26, 0.90),
-    512: (1.30, 1.27, 1.20, 0.88),
-    256: (1.46, 1.44, 1.40, 1.07),
-    128: (1.89, 1.87, 1.82, 1.12),
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperRow:
+    """Speeds of Balog et al. 2019 on TPU v2, with a supergraph per core.
+
+    Args:
+        nodes: Nodes of a supergraph (Table 1).
+        graphs: Average number of its graphs.
+        steps_per_second: Gradient updates on `CORES` cores (Table 2).
+        graphs_per_second: Training graphs (Figure 2, left).
+    """
+
+    nodes: int
+    graphs: int
+    steps_per_second: tuple[float, ...]
+    graphs_per_second: tuple[int, ...]
+
+
+# By block size.
+PAPER = {
+    128: PaperRow(70_272, 42, (1.89, 1.87, 1.82, 1.12), (630, 2_500, 9_700, 24_000)),
+    256: PaperRow(65_536, 39, (1.46, 1.44, 1.40, 1.07), (450, 1_800, 6_900, 21_000)),
+    512: PaperRow(49_125, 25, (1.30, 1.27, 1.20, 0.88), (260, 1_000, 3_900, 11_000)),
+    1024: PaperRow(28_672, 10, (1.34, 1.29, 1.26, 0.90), (100, 400, 1_600, 4_500)),
 }
-# Figure 2, left: training graphs per second.
-GRAPHS_PER_SECOND = {
-    1024: (100, 400, 1_600, 4_500),
-    512: (260, 1_000, 3_900, 11_000),
-    256: (450, 1_800, 6_900, 21_000),
-    128: (630, 2_500, 9_700, 24_000),
+
+
+def paper_speeds(plan: Plan, sizes: Sizes) -> dict[int, tuple[float, int]]:
+    """Return cores -> the paper's speeds, if supergraphs and plan are the paper's."""
+    first = plan.primitives[0]
+    row = PAPER.get(first.block_size) if isinstance(first, Banded) else None
+    if (
+        plan.rest
+        or row is None
+        or (row.nodes, row.graphs) != (sizes.nodes, sizes.graphs)
+    ):
+        return {}
+    speeds = zip(row.steps_per_second, row.graphs_per_second, strict=True)
+    return dict(zip(CORES, speeds, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class TPUGeneration:
+    """Published figures of a generation. A core is a device of the compiler.
+
+    Args:
+        name: Name as in topologies, such as "v5e".
+        flops: Peak FLOP/s of a core in bfloat16.
+        link: Bytes/s of a link to a neighbouring chip, in one direction.
+        cores: Cores per chip.
+        axes: Number of axes of the torus.
+        chips: Chips of the largest slice.
+
+    Example:
+    >>> TPUGeneration.of("v2:16x16").topology(32)
+    'v2:4x4'
+    """
+
+    name: str
+    flops: float
+    link: float
+    cores: int
+    axes: int
+    chips: int
+
+    @classmethod
+    def of(cls, topology: str) -> "TPUGeneration":
+        """Return the generation of a topology such as "v5e:4x8", or "v5e"."""
+        name = topology.split(":")[0]
+        if name not in _GENERATIONS:
+            names = ", ".join(_GENERATIONS)
+            refuse("topology", f"one of {names}, such as 'v5e:16x16'", topology)
+        return _GENERATIONS[name]
+
+    def forms(self, cores: int) -> bool:
+        """Return whether `topology` supports slices with this number of cores."""
+        chips = cores // self.cores
+        power = chips >= 4 and chips & (chips - 1) == 0
+        return cores % self.cores == 0 and power and chips <= self.chips
+
+    def topology(self, cores: int) -> str:
+        """Return the slice with `cores` cores whose axes are most nearly equal."""
+        if not self.forms(cores):
+            limits = f"{4 * self.cores} to {self.cores * self.chips} cores"
+            refuse("cores", f"a power of two of {limits} for {self.name}", cores)
+        power = (cores // self.cores).bit_length() - 1
+        parts = [(power + axis) // self.axes for axis in range(self.axes)]
+        # Axes of one chip come last: v4:2x2x1.
+        parts.sort(key=lambda part: (part == 0, part))
+        return f"{self.name}:{'x'.join(str(2**part) for part in parts)}"
+
+    def cores_of(self, topology: str) -> int:
+        """Return the number of cores of a topology such as "v5e:4x8"."""
+        shape = re.fullmatch(r"\w+:(\d+(?:x\d+)*)", topology)
+        if not shape:
+            example = self.topology(4 * self.cores)
+            refuse("topology", f"a slice such as {example!r}", topology)
+        return self.cores * math.prod(int(n) for n in shape.group(1).split("x"))
+
+
+# v2 and the peak of v3: Jouppi et al., "A Domain-Specific Supercomputer for Training
+# Deep Neural Networks", Communications of the ACM 63(7), 2020: 46 and 123 TFLOP/s per
+# chip, links of 496 Gbit/s. v4 and the links of v3: Jouppi et al., "TPU v4", ISCA 2023:
+# 275 TFLOP/s per chip, links of 50 and 70 GB/s. v5e, v5p and v6e: the pages of
+# docs.cloud.google.com/tpu/docs: 197, 459 and 918 TFLOP/s per chip; 400, 1200 and 800
+# GB/s in both directions of 4, 6 and 4 links together.
+_GENERATIONS = {
+    generation.name: generation
+    for generation in (
+        TPUGeneration("v2", 46e12 / 2, 62e9, 2, 2, 256),
+        TPUGeneration("v3", 123e12 / 2, 70e9, 2, 2, 1024),
+        TPUGeneration("v4", 275e12 / 2, 50e9, 2, 3, 4096),
+        TPUGeneration("v5e", 197e12, 50e9, 1, 2, 256),
+        TPUGeneration("v5p", 459e12, 100e9, 1, 3, 6144),
+        TPUGeneration("v6e", 918e12, 100e9, 1, 2, 256),
+    )
 }
-# Table 1: nodes and average graphs of a supergraph.
-SUPERGRAPHS = {1024: (28_672, 10), 512: (49_125, 25), 256: (65_536, 39)}
-SUPERGRAPHS |= {128: (70_272, 42)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,28 +148,16 @@ class ScaleForecast:
     """Predicted time of a training step.
 
     Args:
-        product_seconds: Compiled FLOPs of a core, divided by a share of its peak.
-        model_seconds: The cost model's estimate of the same step, or None.
+        topology: Name of the slice.
+        computing_seconds: Compute time of a core.
         sending_seconds: Bytes of compiled collectives, divided by a link's bandwidth.
-        calibrated: Whether the constants of the cost model were measured. If so, its
-            estimate is used, otherwise the longer of both.
         graphs: Graphs per step over all cores.
     """
 
-    product_seconds: float
-    model_seconds: float | None
+    topology: str
+    computing_seconds: float
     sending_seconds: float
-    calibrated: bool
     graphs: int
-
-    @property
-    def computing_seconds(self) -> float:
-        """Compute time of a core."""
-        if self.model_seconds is None:
-            return self.product_seconds
-        if self.calibrated:
-            return self.model_seconds
-        return max(self.product_seconds, self.model_seconds)
 
     @property
     def steps_per_second(self) -> float:
@@ -81,14 +169,14 @@ class ScaleForecast:
         """Training graphs per second over all cores."""
         return self.graphs * self.steps_per_second
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the figures for a file."""
+        names = ("steps_per_second", "graphs_per_second")
+        return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
+
     @classmethod
     def of(
-        cls,
-        step: StepReport,
-        graphs: int,
-        share: float,
-        model_seconds: float | None = None,
-        calibrated: bool = False,
+        cls, step: StepReport, graphs: int, share: float, seconds: float | None = None
     ) -> "ScaleForecast | None":
         """Return the forecast of a compiled step; None if it did not compile.
 
@@ -96,19 +184,15 @@ class ScaleForecast:
             step: The compiler's report.
             graphs: Graphs per supergraph; each core has one supergraph.
             share: Share of the peak that matrix products reach.
-            model_seconds: See `step_seconds`.
-            calibrated: Whether the constants of the cost model were measured.
+            seconds: Compute time by the cost model, in the place of the products'.
         """
         if step.costs is None:
             return None
         generation = TPUGeneration.of(step.topology)
-        return cls(
-            step.costs.flops / (share * generation.flops),
-            model_seconds,
-            sending_seconds(step.costs.collectives, step.cores, generation.link),
-            calibrated,
-            graphs * step.cores,
-        )
+        if seconds is None:
+            seconds = step.costs.flops / (share * generation.flops)
+        sending = sending_seconds(step.costs.collectives, step.cores, generation.link)
+        return cls(step.topology, seconds, sending, graphs * step.cores)
 
 
 def sending_seconds(
@@ -143,7 +227,7 @@ def sending_seconds(
 
 
 def step_seconds(
-    task: NodeSelector, plan: Plan, sizes: Sizes, hardware: Hardware
+    task: NodeSelector, plan: Plan, sizes: Sizes, hardware: Hardware | None
 ) -> float | None:
     """Return the cost model's time of a core's training step, without collectives.
 
@@ -157,18 +241,14 @@ def step_seconds(
         hardware: Constants of a core.
 
     Returns:
-        Seconds, or None for backbones other than `GGNNBackbone` and for plans with a
-        primitive that covers almost no edges.
+        Seconds, or None without constants and for backbones other than `GGNNBackbone`.
     """
     backbone = task.backbone
-    if not isinstance(backbone, GGNNBackbone):
+    if hardware is None or not isinstance(backbone, GGNNBackbone):
         return None
-    width = backbone.hidden_dim
+    width, num_types = backbone.hidden_dim, backbone.num_edge_types
     graphs = FlatGraphs.from_graphs(synthetic_graphs(task, sizes))
-    shape = (backbone.num_edge_types, width, width, sizes.nodes)
-    row = Estimate(sampled([graphs]), *shape, hardware).row(plan, np.inf)
-    if row is None:
-        return None
-    update = 2 * hardware.matmul_seconds(sizes.nodes, width, 3 * width)
-    seconds = backbone.num_steps * (row["ms"] / 1e3 + update)
-    return seconds * (4 / 3 if backbone.remat else 1)
+    (table,) = step_sizes(sampled([graphs], 1)[0], plan, num_types, sizes.nodes)
+    seconds = plan_seconds(plan, Load(table, num_types, width, width), hardware)
+    seconds += 2 * hardware.matmul_seconds(sizes.nodes, width, 3 * width)
+    return backbone.num_steps * seconds * (4 / 3 if backbone.remat else 1)
