@@ -17,8 +17,7 @@ TITLES = {
     "data": "Data",
     "programs": "Program graphs",
     "preprocessing": "Preprocessing",
-    "primitives": "Primitives and plans",
-    "planning": "Choosing a plan",
+    "plans": "Plans and primitives",
     "layers": "Layers",
     "models": "Models",
     "training": "Training",
@@ -41,17 +40,16 @@ GROUPS = {
     },
     "preprocessing": {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
-        "Batchers": ".*Batcher|.*_batcher|BatchingForecast|fastest",
+        "Batchers": ".*Batcher",
         "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
         "Links": "LinkLoader|NegativeSampler",
         "Large graphs": ".*Sampler|SampleLoader",
         "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
         "|NormalizeFeatures|RandomNodeSplit|.*_splits",
-        "Graph transformers": ".*[aA]ttention.*|[rR]eform.*|.*tiles|canonical_path"
-        "|[cC]luster.*|StructuralEncoding",
+        "Graph transformers": "Attention.*|ClusterCompile|StructuralEncoding",
         "Graph layers": ".*",
     },
-    "primitives": {
+    "plans": {
         "Primitives": "Banded|BlockSparse|Dense|Grouped|Segment|Supernode|Primitive",
         "Plans": ".*",
     },
@@ -69,7 +67,7 @@ GROUPS = {
         "Presets and results": ".*",
     },
     "training": {
-        "Callbacks": "ElasticTuner|Recompil.*|SaveProgress|Time.*",
+        "Callbacks": "Recompil.*|SaveProgress|Time.*",
         "Optimisers and schedules": ".*Decay|make_optimizer|enable_.*",
         "Losses, metrics and reports": ".*",
     },
@@ -150,7 +148,22 @@ def package_page(room: str, names: list[str]) -> str:
     for title in [title for title in groups if title in sections]:
         page += f"\n## {title}\n" if title else ""
         page += reference(sections[title])
+    places = [entry(room, name)[0] for name in experimental(room)]
+    if room == "plans":
+        planning = importlib.import_module("keras_bandgnn.planning")
+        places += [entry("planning", name)[0] for name in planning.__all__]
+    if places:
+        page += (
+            "\n## Experimental\n\nOutside of the promise of version 1.0: these names "
+        )
+        page += "may change in any release.\n" + reference(places)
     return page
+
+
+def experimental(room: str) -> list[str]:
+    """Return the names of a package that are not among its public ones yet."""
+    module = importlib.import_module(f"keras_bandgnn.{room}")
+    return getattr(module, "EXPERIMENTAL", [])
 
 
 def pages() -> dict[str, str]:

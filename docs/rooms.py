@@ -36,7 +36,8 @@ def boxes(tests) -> dict[str, list[str]]:
 
     def box(name: str) -> str:
         room = tests.room_of(name).partition(".")[0]
-        room = {"__main__": "cli", "visualization": "plotting"}.get(room, room)
+        others = {"__main__": "cli", "visualization": "plotting", "plans": "primitives"}
+        room = others.get(room, room)
         return room if tests.FILES[room].name == "__init__.py" else GROUND
 
     imports: dict[str, set[str]] = {box(name): set() for name in tests.FILES if name}

@@ -28,7 +28,7 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import preprocessing
-from keras_bandgnn.primitives import Banded, Plan, Segment
+from keras_bandgnn.plans import Banded, Plan, Segment
 from keras_bandgnn.training import TimeLimit, TimeToAccuracy
 
 MODES = ("exact", "reachable", "lossy", "filtered")

@@ -55,6 +55,6 @@ with tempfile.TemporaryDirectory() as folder:
     restored = kb.models.Task.from_preset(f"{folder}/sage")
 
 # Neither the plan nor the batch changes a prediction.
-plan = kb.primitives.Plan(kb.primitives.Banded(8))
+plan = kb.plans.Plan(kb.plans.Banded(8))
 restored.preprocessor = kb.preprocessing.GraphPreprocessor(plan=plan)
 np.testing.assert_allclose(task.predict(graphs), restored.predict(graphs), atol=1e-4)

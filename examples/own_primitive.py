@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 import keras_bandgnn as kb
-from keras_bandgnn.primitives import Plan, Primitive
+from keras_bandgnn.plans import Plan, Primitive
 
 
 @keras.saving.register_keras_serializable(package="own_primitive")

@@ -17,7 +17,7 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import models, preprocessing
-from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
+from keras_bandgnn.plans import Banded, Grouped, Plan, ReceptiveField, Segment
 
 NUM_TYPES = 4
 STEPS = 3

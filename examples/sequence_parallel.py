@@ -24,13 +24,13 @@ import keras
 import numpy as np
 
 import keras_bandgnn as kb
+from keras_bandgnn.plans import Banded, Plan
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
     GraphPreprocessor,
     RCMKCompile,
     StaticBatcher,
 )
-from keras_bandgnn.primitives import Banded, Plan
 
 
 def communities(seed: int, count: int, classes: int = 4) -> kb.Graph:

@@ -23,10 +23,9 @@ _SUBMODULES = (
     "layers",
     "models",
     "ops",
-    "planning",
+    "plans",
     "plotting",
     "preprocessing",
-    "primitives",
     "programs",
     "serving",
     "training",
@@ -35,18 +34,20 @@ _SUBMODULES = (
 
 __all__ = ["Graph", "__version__", *_SUBMODULES]
 
-# What users of Keras look for.
-_ALIASES = ("visualization",)
+# They may change in any release.
+EXPERIMENTAL = ["planning"]
+# What users of Keras look for, and the name of `plans` in 0.2.0.
+_ALIASES = ("visualization", "primitives")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _SUBMODULES and name not in _ALIASES:
+    if name not in (*_SUBMODULES, *_ALIASES, *EXPERIMENTAL):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ALIASES})
+    return sorted({*globals(), *__all__, *_ALIASES, *EXPERIMENTAL})
 
 
 def _register() -> None:

@@ -137,6 +137,14 @@ def total_memory() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def cpu_model() -> str:
+    """Return the name of the processor."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else ()
+    models = [line.partition(": ")[2].strip() for line in lines if "model name" in line]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
 # === Memory ===
 
 

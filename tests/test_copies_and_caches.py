@@ -13,7 +13,7 @@ import pytest
 import keras_bandgnn
 from keras_bandgnn import Graph, compat
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.planning import Hardware, choose_plan
+from keras_bandgnn.planning.plan_choice import choose_plan
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
     DynamicBatcher,
@@ -42,6 +42,7 @@ from keras_bandgnn.primitives import (
     Supernode,
 )
 from keras_bandgnn.primitives.base import Load
+from tests.planning import machines
 
 COPIES = {
     "copy": copy.copy,
@@ -138,12 +139,12 @@ VALUES = {
     "BatcherChoice": None,
     "ClusterOrder": lambda: ClusterOrder(np.arange(3), np.array([0, 3]), "degree"),
     "Edges": edges,
-    "Hardware": lambda: Hardware.default("torch", "cpu"),
+    "Hardware": lambda: machines.machine(machines.CPU),
     "Load": lambda: Load({"node": 5}, 1, 2, 3),
     "PlanChoice": lambda: choose_plan(
         [FlatGraphs.from_graphs([graph()])],
         2,
-        hardware=Hardware.default("torch", "cpu"),
+        hardware=machines.machine(machines.CPU),
     ),
     "Reformation": lambda: reform(
         np.array([0, 1]), np.array([1, 0]), 4, block_size=2, num_tiles=1

@@ -155,16 +155,14 @@ def test_a_rest_among_the_primitives_keeps_its_place():
     ("options", "plan", "expected"),
     [
         ({}, "auto", Banded(32)),
-        ({"block_size": 64}, "auto", Banded(64)),
-        ({"block_size": 64}, Plan(Banded(16)), Banded(64)),
         ({}, Plan(Banded(16)), Banded(16)),
-        ({"plan": "banded:8", "block_size": 64}, "auto", Banded(8)),
+        ({"plan": "banded:8"}, "auto", Banded(8)),
     ],
 )
 def test_tpu_commands_take_the_block_size_of_the_ordering(options, plan, expected):
-    options = {"plan": None, "block_size": None, "rest": "segment", **options}
+    options = {"plan": None, "rest": "segment", **options}
     preprocessor = GraphPreprocessor([RCMKCompile(32)], plan=plan)
-    chosen = tpu_options._make_plan(argparse.Namespace(**options), preprocessor)
+    chosen = tpu_options.make_plan(argparse.Namespace(**options), preprocessor)
     assert chosen == Plan(expected, rest="segment")
 
 

@@ -20,7 +20,7 @@ import keras_bandgnn
 
 PUBLIC = {
     "keras_bandgnn": "Graph batch config data distribution explain layers models ops "
-    "planning plotting preprocessing primitives programs serving training tuning",
+    "plans plotting preprocessing programs serving training tuning",
     "keras_bandgnn.config": "cache_folder restore_process set_cache_folder "
     "tune_process",
     "keras_bandgnn.data": "FlatGraphs GraphStore Limits LinkSplit NodePairs "
@@ -52,31 +52,28 @@ PUBLIC = {
     "batched_segment_sum dropout edge_attention full_attention gather gather_rows "
     "gathered_grouped_matmul grouped_matmul offset_ids over_devices scatter_add "
     "segment_max segment_sum sparse_matmul with_scatter_index with_transpose",
-    "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
+    "keras_bandgnn.plans": "Banded BlockSparse Dense Grouped Plan Primitive "
+    "ReceptiveField Segment Supernode prepare propagate",
     "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_calibration "
     "plot_confusion_matrix plot_embeddings plot_history plot_parity "
     "plot_shapes plot_speedups plot_step_times",
     "keras_bandgnn.preprocessing": "AddSelfLoops AtomsEncoder AttentionEdges "
     "AttentionPlan LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
     "node_splits shchur_splits "
-    "Batcher BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
+    "Batcher ClusterCompile DynamicBatcher "
     "FullyConnectedGraph FunctionEncoder GraphEncoder GraphLayer GraphLoader "
     "GraphPreprocessor KNearestGraph NetworkXEncoder ProgramEncoder "
-    "PyGEncoder RCMKCompile RadiusGraph ReachabilityFilter Reformation "
+    "PyGEncoder RCMKCompile RadiusGraph ReachabilityFilter "
     "ClusterSampler LinkLoader NegativeSampler NeighborSampler "
     "SampleLoader Sampler SubgraphSampler "
     "SequenceLoader SmilesEncoder StaticBatcher "
-    "StructuralEncoding TableEncoder TargetNormalizer attention_conditions "
-    "canonical_path choose_batcher cluster_order compile_programs fastest "
-    "random_tiles reform",
-    "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Plan "
-    "Primitive ReceptiveField Segment Supernode prepare propagate",
+    "StructuralEncoding TableEncoder TargetNormalizer compile_programs",
     "keras_bandgnn.programs": "FunctionGraph GreatExample bug_samples corpus_packages "
     "encode_function function_graph ProgramGraph RELATIONS RayPool encode_program "
     "find_programs load_varmisuse plant_bug program_graphs python_files read_corpus "
     "read_great read_tree read_varmisuse variable_usages write_varmisuse",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
-    "keras_bandgnn.training": "ChoiceAccuracy ChoiceCrossentropy ElasticTuner "
+    "keras_bandgnn.training": "ChoiceAccuracy ChoiceCrossentropy "
     "GraphProgressBar LinearDecay LossWeightScheduler ROCAUC RecompilationError "
     "RecompileGuard SaveProgress SelectionCrossentropy ThroughputMonitor "
     "TimeLimit TimeToAccuracy WarmupDecay accuracy_interval calibration_report "
@@ -154,10 +151,27 @@ def not_public(dotted):
         if not isinstance(value, ModuleType):
             return None
         name = f"{name}.{part}"
-        if part not in getattr(value, "__all__", [part]):
+        names = getattr(value, "__all__", [part])
+        # Pages say of these that they are experimental.
+        if part not in [*names, *getattr(value, "EXPERIMENTAL", ())]:
             return name
         value = getattr(value, part)
     return None
+
+
+def test_primitives_is_another_name_of_plans():
+    kb = keras_bandgnn
+    assert all(
+        getattr(kb.primitives, name) is getattr(kb.plans, name)
+        for name in kb.plans.__all__
+    )
+
+
+@pytest.mark.parametrize("room", ["preprocessing", "training"])
+def test_experimental_names_are_importable_but_not_public(room):
+    package = getattr(keras_bandgnn, room)
+    for name in package.EXPERIMENTAL:
+        assert getattr(package, name).__name__ == name and name not in package.__all__
 
 
 def test_docs_and_examples_use_public_names_only():
@@ -227,14 +241,14 @@ ON_USE = (
     "data.converters.smiles data.datasets data.store data.store_writer explain "
     "models.calculator models.ensemble models.inspection "
     "models.labelled_graphs models.last_layer_laplace models.layerwise models.presets "
-    "planning.calibration planning.cost planning.plan_choice plotting "
-    "preprocessing.attention.conditions preprocessing.attention.reformation "
+    "planning.cost planning.plan_choice plotting "
+    "preprocessing.attention.conditions preprocessing.attention.elastic_tuner "
     "preprocessing.forecast preprocessing.loading.link_loader "
     "preprocessing.loading.sample_loader preprocessing.loading.sequence_loader "
     "preprocessing.sampling.sample_assembler programs.encode programs.function_source "
     "programs.linting programs.python_source programs.models.joint_selection workers "
     "saving.preset_hub serving.exporting "
-    "serving.graph_packer testing tpu training.elastic_tuner training.recompile_guard "
+    "serving.graph_packer testing tpu training.recompile_guard "
     "training.save_progress training.time_to_accuracy tuning"
 ).split()
 

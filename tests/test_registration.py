@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.planning import Hardware, choose_plan
+from keras_bandgnn.planning.plan_choice import choose_plan
 from keras_bandgnn.preprocessing import (
     Batcher,
     DynamicBatcher,
@@ -19,6 +19,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
 )
 from keras_bandgnn.primitives import Plan, Primitive
+from tests.planning import machines
 
 register = keras.saving.register_keras_serializable(package="someone")
 GRAPHS = [
@@ -371,7 +372,7 @@ def test_primitives_of_ones_own_are_candidates_of_auto_plans(monkeypatch):
 
     monkeypatch.setattr(Near, "candidates", classmethod(candidates))
     parts = [kb.data.FlatGraphs.from_graphs(GRAPHS)]
-    hardware = Hardware.default("torch", "cpu")
+    hardware = machines.machine(machines.CPU)
     choice = choose_plan(parts, 1, hardware=hardware, block_size=128)
     plans = [row["plan"] for row in choice.table]
     assert Plan(Near(2)) in plans

@@ -17,7 +17,7 @@ PACKAGE = Path(keras_bandgnn.__file__).parent
 ROOMS = (
     "checks optional version import_hook compat plugins registration".split()
     + "default_backend config arrays progress workers graph batch".split()
-    + "data saving ops primitives assembly planning".split()
+    + "data saving ops primitives plans assembly planning".split()
     + [
         f"preprocessing.{room}"
         for room in (

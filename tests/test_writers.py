@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.programs.linting.baseline import Baseline
 from keras_bandgnn.training import ElasticTuner, SaveProgress
+from tests.planning import machines
 from tests.programs.linting.samples import result
 
 GRAPHS = [
@@ -62,7 +62,7 @@ def die(path):
 
 def calibrate(path, monkeypatch):
     monkeypatch.setenv("KERAS_BANDGNN_DATA", str(path))
-    Hardware.default(keras.backend.backend(), "cpu", "float32").save()
+    machines.machine(machines.CPU).save()
 
 
 def decide(path):
@@ -134,7 +134,7 @@ WRITERS = {
     "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),
     "serving/exporting.py": lambda t, p, m: export(t, p),
     "training/save_progress.py": lambda t, p, m: save_progress(t, p),
-    "training/elastic_tuner.py": lambda t, p, m: decide(p),
+    "preprocessing/attention/elastic_tuner.py": lambda t, p, m: decide(p),
     "tuning/oracles.py": lambda t, p, m: search(p),
     "tuning/failures.py": lambda t, p, m: die(p),
     "planning/cost.py": lambda t, p, m: calibrate(p, m),

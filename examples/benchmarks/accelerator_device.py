@@ -11,9 +11,9 @@ _OUT_OF_MEMORY = ("out of memory", "resource_exhausted", "resourceexhausted")
 
 def kind() -> str:
     """Return "cpu", "gpu" or "tpu"."""
-    from keras_bandgnn.planning.cost import device
+    from keras_bandgnn.ops.backend import current
 
-    return device()[0]
+    return current.device()[0]
 
 
 def count() -> int:

@@ -268,8 +268,8 @@ def ggnn(
     """Return a GGNN that selects nodes, and a loader of the graphs."""
     from keras_bandgnn import models
     from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.plans import Plan
     from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
-    from keras_bandgnn.primitives import Plan
 
     keras.utils.set_random_seed(0)
     before = keras.config.dtype_policy()
@@ -324,7 +324,7 @@ def measure_training(part: Part, setting: Setting) -> None:
 def _train_ggnn(part: Part, setting: Setting) -> None:
     from keras_bandgnn.planning import choose_plan
     from keras_bandgnn.planning.plan_choice import auto_plan
-    from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField
+    from keras_bandgnn.plans import Banded, Grouped, Plan, ReceptiveField
 
     sizes = setting.sizes
     graphs = program_graphs(sizes.graphs, max(sizes.batch_nodes // 20, 30))
@@ -332,7 +332,6 @@ def _train_ggnn(part: Part, setting: Setting) -> None:
     choice = choose_plan(
         [graphs],
         _TYPES,
-        sizes.hidden,
         sizes.hidden,
         nodes=sizes.batch_nodes,
         hardware=setting.hardware,

@@ -82,26 +82,16 @@ def measure_device(part: Part, setting: Setting) -> None:
 
 def calibrate(part: Part, setting: Setting) -> None:
     """The constants of the cost model, which the parts after it use."""
-    import dataclasses
-
     from keras_bandgnn import planning
 
     if not setting.sizes.calibration:
         part.skip("calibration", "left out by --small")
         return
     with part.attempt("calibration"):
-        seconds = min(setting.sizes.calibration, max(part.left(), 1.0))
-        setting.hardware = planning.calibrate(seconds=seconds)
-        default = planning.Hardware.default(keras.backend.backend(), device.kind())
-        for field in dataclasses.fields(setting.hardware):
-            values = [getattr(each, field.name) for each in (setting.hardware, default)]
-            if field.name not in ("itemsize", "name", "date"):
-                shown = [
-                    " ".join(f"{v:.3g}" for v in np.ravel(each)) for each in values
-                ]
-                part.add(
-                    "constants", name=field.name, measured=shown[0], default=shown[1]
-                )
+        setting.hardware = planning.calibrate()
+        for name, rates in setting.hardware.rates.items():
+            shown = " ".join(f"{rate:.3g}" for rate in rates)
+            part.add("constants", name=name, measured=shown)
 
 
 # === Plans ===
@@ -137,7 +127,7 @@ def graphs_of(family: str, degree: int, nodes: int):
 def plans_of(num_types: int) -> Iterator:
     """Return exact plans of every registered primitive, the usual ones first."""
     from keras_bandgnn import primitives
-    from keras_bandgnn.primitives import Plan
+    from keras_bandgnn.plans import Plan
     from keras_bandgnn.primitives.base import primitive_classes
 
     typed = num_types > 1
@@ -168,7 +158,7 @@ def plans_of(num_types: int) -> Iterator:
 
 def budget_of(plan, edges) -> dict[str, int]:
     """Return the capacities that edges need where they are."""
-    from keras_bandgnn.primitives import BlockSparse
+    from keras_bandgnn.plans import BlockSparse
 
     if isinstance(plan.rest, BlockSparse) and len(plan.primitives) == 1:
         # `sizes` measures each of b ways to lie on the grid.
@@ -216,7 +206,6 @@ def _compare_plans(part: Part, setting: Setting, family: str, degree: int) -> No
     choice = choose_plan(
         [graphs],
         types,
-        sizes.width,
         sizes.width,
         nodes=edges.num_nodes,
         hardware=setting.hardware,

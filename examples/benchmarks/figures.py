@@ -99,9 +99,10 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict:
     """Return processor, cores, memory and accelerator of the machine."""
-    from keras_bandgnn.planning.cost import cpu_model, device
+    from keras_bandgnn.config import cpu_model
+    from keras_bandgnn.ops.backend import current
 
-    kind, name = device()
+    kind, name = current.device()
     memory = None
     if hasattr(os, "sysconf"):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

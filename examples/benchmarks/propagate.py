@@ -187,7 +187,7 @@ def run(options: argparse.Namespace) -> None:
     import numpy as np
 
     from keras_bandgnn.cli.train import make_plan
-    from keras_bandgnn.planning.plan_choice import choose_plan
+    from keras_bandgnn.planning import Hardware, calibrate, choose_plan
     from keras_bandgnn.primitives import Edges
 
     graphs = read_graphs(options)
@@ -196,7 +196,8 @@ def run(options: argparse.Namespace) -> None:
     nodes = int(part.node_ptr[-1])
     edges, _ = Edges.of_graphs(part, types)
     edges = edges.sorted_by(edges.receiver)
-    choice = choose_plan([graphs], types, options.hidden, options.hidden, nodes=nodes)
+    shape = {"nodes": nodes, "hardware": Hardware.calibrated() or calibrate()}
+    choice = choose_plan([graphs], types, options.hidden, **shape)
     rows = choice.table
     estimated = {str(row["plan"]): row["ms"] for row in rows}
     if options.plans:

@@ -222,7 +222,7 @@ def make_plan(name: str, num_types: int, steps: int, selects: bool, nodes: int):
     """The plan that a name stands for."""
     from keras_bandgnn.cli.train import make_plan as parse
     from keras_bandgnn.planning.plan_choice import auto_plan
-    from keras_bandgnn.primitives import ReceptiveField
+    from keras_bandgnn.plans import ReceptiveField
 
     if name == "auto without schedule" or (name == "auto" and not selects):
         return auto_plan(num_types, nodes=nodes)

@@ -52,7 +52,7 @@ class BandedMessagePassing(BatchLayer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
-    >>> batch, = kb.preprocessing.GraphLoader([graph], plan=kb.primitives.Plan())[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph], plan=kb.plans.Plan())[0]
     >>> layer = kb.layers.BandedMessagePassing(4)
     >>> layer(batch["node"]["h"], batch).shape[-1]
     4

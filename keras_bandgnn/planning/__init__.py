@@ -1,14 +1,9 @@
-"""Choice of the cheapest plan: cost model, calibration, estimates."""
+"""Choice of the cheapest plan from measured constants (experimental)."""
 
 from keras_bandgnn.plugins import lazy_names
 
-_HOMES = {
-    "Hardware": "planning.cost",
-    "PlanChoice": "planning.plan_choice",
-    "calibrate": "planning.calibration",
-    "choose_plan": "planning.plan_choice",
-}
-
 __all__ = ["Hardware", "PlanChoice", "calibrate", "choose_plan"]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+_FILES = {name: "planning.cost" for name in ("Hardware", "calibrate")}
+_FILES |= {name: "planning.plan_choice" for name in ("PlanChoice", "choose_plan")}
+__getattr__, __dir__ = lazy_names(__name__, _FILES)

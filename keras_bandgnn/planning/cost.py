@@ -1,331 +1,258 @@
-"""`Hardware`: the constants of the cost model for a machine."""
+"""`Hardware`: the measured constants of the cost model; `calibrate` measures them."""
 
 import dataclasses
-import hashlib
+import datetime
+import math
 import os
-import platform
-import warnings
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
+from keras import ops
 
-from keras_bandgnn.config import cache_folder
-from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import one_of, refuse
+from keras_bandgnn.config import cache_folder, cpu_model
+from keras_bandgnn.data.files import write_json
 from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.ops.backend import current as backend
 
-
-def device() -> tuple[str, str]:
-    """Return the type of the device, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
-    return backend.device()
-
-
-def machine() -> dict:
-    """Return what times depend on besides the work: device, cores, versions."""
-    kind, name = device()
-    return {
-        "device": cpu_model() if kind == "cpu" else name,
-        "kind": kind,
-        "cores": os.cpu_count(),
-        "backend": keras.backend.backend(),
-        "backend_version": backend.version(),
-        "keras_version": keras.version(),
-    }
-
-
-def cpu_model() -> str:
-    """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    models = [line.partition(": ")[2].strip() for line in lines if "model name" in line]
-    return models[0] if models else platform.machine()
-
-
-VERSION = 3
-# Sizes at which constants are measured; between them, logarithms are interpolated.
-PRODUCT_SIZES = (16, 64, 256)
-BLOCK_SIZES = (16, 32, 64, 128, 256)
-GROUP_SIZES = (16, 64, 256)
-WRITE_BYTES = (2**22, 2**26)
+# Each rate, and the sizes at which it is measured; between them, logarithms are
+# interpolated. Sizes are the width of a kernel, the columns of a block, the rows of a
+# group and the bytes of a new array.
+SIZES = {
+    "matmul": (16, 64, 256),
+    "blocks": (16, 32, 64, 128, 256),
+    "grouped": (16, 64, 256),
+    "write": (2**22, 2**26),
+    **dict.fromkeys(("gather", "scatter", "sparse", "launch"), (1,)),
+}
 # Memory moves in cache lines: a row of one number costs as much as one of 16.
 _LINE = 64
+# Larger arrays of a plan are out of the question.
+_LARGEST = 2**31
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """Constants of a machine, a backend and a dtype. All include the backward pass.
+    """Rates of a machine, a backend and a dtype, including the backward pass.
 
     Args:
-        matmul: FLOP/s of products [rows, inner] @ [inner, columns], at
-            `PRODUCT_SIZES` of inner (outer tuple) and of columns (inner tuples).
-        blocks: FLOP/s of batched products of dense blocks, which have no gradient,
-            at `BLOCK_SIZES` of the columns of a block.
-        grouped: FLOP/s of rows of width 64 times the kernels of their groups, at
-            `GROUP_SIZES` of the rows of a group.
-        gather: Bytes/s of row gathers.
-        scatter: Bytes/s of row scatter-adds.
-        sparse: Entries times channels per second of sparse products.
-        write: Bytes/s for filling new arrays of `WRITE_BYTES` bytes.
-        launch: Overhead of an operation in seconds.
-        edge_attention: Edges times channels per second of attention along edges.
-        tile_attention: Entries times channels per second of attention in tiles of 16.
+        rates: Rate -> its values at `SIZES`, per second: FLOPs of products (`matmul`),
+            of products of dense blocks, which have no gradient (`blocks`), and of rows
+            of width 64 times the kernel of their group (`grouped`); bytes of rows that
+            are gathered (`gather`) or added up (`scatter`) and of new arrays (`write`);
+            entries times channels of sparse products (`sparse`); operations (`launch`).
         itemsize: Bytes of a number.
         name: Backend, device and dtype.
-        date: Day of the calibration, ISO 8601; empty for default constants.
-
-    Example:
-    >>> hardware = Hardware.default("torch", "cpu")
-    >>> hardware.matmul_seconds(8192, 64, 64) < hardware.matmul_seconds(8192, 256, 64)
-    True
+        date: Day of the calibration, ISO 8601.
     """
 
-    matmul: tuple[tuple[float, ...], ...]
-    blocks: tuple[float, ...]
-    grouped: tuple[float, ...]
-    gather: float
-    scatter: float
-    sparse: float
-    write: tuple[float, ...]
-    launch: float
-    edge_attention: float = 2e8
-    tile_attention: float = 7e8
-    itemsize: int = 4
-    name: str = ""
-    date: str = ""
+    rates: Mapping[str, Sequence[float]]
+    itemsize: int
+    name: str
+    date: str
 
-    def matmul_flops(self, inner: float, columns: float) -> float:
-        """Return FLOP/s of a product with a matrix [inner, columns]."""
-        rates = [_between(PRODUCT_SIZES, row, columns) for row in self.matmul]
-        return _between(PRODUCT_SIZES, rates, inner)
+    def rate(self, name: str, size: float = 1) -> float:
+        """Return a rate at a size."""
+        logs = np.log(SIZES[name]), np.log(self.rates[name])
+        return float(np.exp(np.interp(np.log(max(size, 1)), *logs)))
 
-    def matmul_seconds(
-        self, rows: float, inner: float, columns: float, blocks: bool = False
-    ) -> float:
-        """Return the time of a dense product [rows, inner] @ [inner, columns].
+    def matmul_seconds(self, rows, inner, columns, blocks: bool = False) -> float:
+        """Return the time of a product [rows, inner] @ [inner, columns].
 
-        Args:
-            rows: Rows of the first matrix.
-            inner: Its columns.
-            columns: Columns of the second matrix.
-            blocks: Whether the first matrix is a batch of dense blocks with `inner`
-                columns each. Blocks have no gradient, so the backward pass is one
-                product.
+        With `blocks` the first matrix is a batch of dense blocks of `inner` columns.
+        They have no gradient, so the backward pass is one product.
         """
         flops = 2 * rows * inner * columns
         if blocks:
-            rate = _between(BLOCK_SIZES, self.blocks, inner)
-            return 2 * (flops / rate + self.launch)
-        return 3 * (flops / self.matmul_flops(inner, columns) + self.launch)
+            return 2 * (flops / self.rate("blocks", inner) + self.launch)
+        return 3 * (flops / self.rate("matmul", (inner * columns) ** 0.5) + self.launch)
 
-    def grouped_seconds(
-        self, rows: float, width: int, units: int, group_size: int
-    ) -> float:
+    def grouped_seconds(self, rows, width, units, group_size: int) -> float:
         """Return the time to multiply groups of rows by kernels [width, units]."""
-        rate = self.matmul_flops(width, units) / self.matmul_flops(64, 64)
-        rate *= _between(GROUP_SIZES, self.grouped, group_size)
-        flops = 2 * rows * width * units
-        return 3 * (flops / rate + self.launch)
+        rate = self.rate("grouped", group_size) / self.rate("matmul", 64)
+        rate *= self.rate("matmul", (width * units) ** 0.5)
+        return 3 * (2 * rows * width * units / rate + self.launch)
 
-    def gather_seconds(self, rows: float, width: float) -> float:
+    def gather_seconds(self, rows, width, rate: str = "gather") -> float:
         """Return the time to gather rows; the gradient scatters them."""
-        return self._row_bytes(rows, width) / self.gather + 2 * self.launch
+        size = rows * max(width * self.itemsize, _LINE)
+        return size / self.rate(rate) + 2 * self.launch
 
-    def scatter_seconds(self, rows: float, width: float) -> float:
+    def scatter_seconds(self, rows, width) -> float:
         """Return the time to scatter-add rows; the gradient gathers them."""
-        return self._row_bytes(rows, width) / self.scatter + 2 * self.launch
+        return self.gather_seconds(rows, width, "scatter")
 
-    def sparse_seconds(self, entries: float, rows: float, width: int) -> float:
+    def sparse_seconds(self, entries, rows, width) -> float:
         """Return the time of a sparse product with `rows` rows, and its transpose."""
-        seconds = entries * width / self.sparse
+        seconds = entries * width / self.rate("sparse")
         return seconds + 2 * self.write_seconds(rows * width) + 2 * self.launch
 
-    def write_seconds(self, entries: float) -> float:
-        """Return the time to fill a new array."""
+    def write_seconds(self, entries) -> float:
+        """Return the time to fill a new array; infinite for arrays above 2 GiB."""
         size = entries * self.itemsize
-        return size / _between(WRITE_BYTES, self.write, size) + self.launch
+        seconds = size / self.rate("write", size) + self.launch
+        return seconds if size <= _LARGEST else math.inf
 
     @property
-    def tile_fill(self) -> float:
-        """Share of a tile's entries that must be edges for the tile to pay off."""
-        return self.edge_attention / self.tile_attention
-
-    def _row_bytes(self, rows: float, width: float) -> float:
-        return rows * max(width * self.itemsize, _LINE)
-
-    @classmethod
-    def default(cls, backend: str, accelerator: str, dtype: str = "float32"):
-        """Return constants of a typical machine.
-
-        Those of CPUs were measured on two cores, those of GPUs on one H200 with torch.
-        Those of TPUs are only orders of magnitude; calibrate to replace them.
-
-        Args:
-            backend: `"jax"`, `"tensorflow"` or `"torch"`.
-            accelerator: `"cpu"`, `"gpu"` or `"tpu"`.
-            dtype: dtype of the states.
-        """
-        constants = _DEFAULTS.get(accelerator, _DEFAULTS["gpu"])
-        if accelerator == "cpu":
-            constants = constants | _CPU.get(backend, {})
-        return cls(
-            **constants,
-            itemsize=bytes_of(dtype),
-            name=f"{backend}, {accelerator}, {dtype}",
-        )
+    def launch(self) -> float:
+        """Overhead of an operation in seconds."""
+        return 1 / self.rate("launch")
 
     @classmethod
     def calibrated(cls, dtype: str = "float32") -> "Hardware | None":
-        """Return the constants that `bandgnn calibrate` measured here, or None.
-
-        A file that cannot be read is ignored with a warning.
-        """
+        """Return the constants that `bandgnn calibrate` measured here, or None."""
         path = cls.path(dtype)
-        try:
-            constants = read_json(path)
-            if constants["version"] != VERSION:
-                return None
-            return cls.from_dict(constants)
-        except FileNotFoundError:
-            return None
-        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
-            warnings.warn(
-                f"Expected the constants of this machine in {path}. Received: "
-                f"{type(error).__name__}: {error}. Default constants are used; run "
-                "`bandgnn calibrate` to measure them again.",
-                stacklevel=2,
-            )
-            return None
-
-    @classmethod
-    def current(cls, dtype: str = "float32") -> "Hardware":
-        """Return the calibrated constants of this machine, or the default ones."""
-        kind, _ = device()
-        return cls.calibrated(dtype) or cls.default(
-            keras.backend.backend(), kind, dtype
-        )
+        return cls.from_dict(read_json(path)) if path.exists() else None
 
     @staticmethod
     def path(dtype: str = "float32") -> Path:
         """Return the file of the constants for this machine, backend and dtype."""
-        description = {"version": VERSION, "dtype": dtype, **machine()}
-        description = json_text("machine", description)
-        name = hashlib.sha256(description.encode()).hexdigest()[:16]
+        name = re.sub(r"\W+", "-", machine(dtype))
         return cache_folder() / "hardware" / f"{name}.json"
 
     def save(self, dtype: str = "float32") -> Path:
         """Write the constants for `calibrated`; return the file."""
         path = self.path(dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(path) as file:
-            file.write(json_text("hardware", self.to_dict(), indent=1).encode())
+        write_json(path, dataclasses.asdict(self), indent=1)
         return path
-
-    def to_dict(self) -> dict:
-        """Return a plain description; `from_dict` reads it."""
-        return {"version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, constants: Mapping) -> "Hardware":
-        """Read `to_dict()`.
-
-        Raises:
-            ValueError: For another version, missing names or impossible values.
-        """
-        names = {field.name for field in dataclasses.fields(cls)}
-        version = constants.get("version")
-        if version != VERSION or set(constants) != names | {"version"}:
-            raise ValueError(
-                f"Expected constants of version {VERSION}: {sorted(names)}. Received: "
-                f"version {version}, {sorted(constants)}. Calibrate again."
-            )
-        values = {name: constants[name] for name in names}
-        texts = {name: str(values.pop(name)) for name in ("name", "date")}
-        shapes = {
-            "matmul": (len(PRODUCT_SIZES),) * 2,
-            "blocks": (len(BLOCK_SIZES),),
-            "grouped": (len(GROUP_SIZES),),
-            "write": (len(WRITE_BYTES),),
-        }
-        for name, value in values.items():
-            array = np.asarray(value, "float64")
-            if array.shape != shapes.get(name, ()) or not (
-                np.isfinite(array).all() and (array > 0).all()
-            ):
-                raise ValueError(
-                    f"Expected positive numbers of shape {shapes.get(name, ())} for "
-                    f"`{name}`. Received: {value!r}. Calibrate again."
-                )
-            values[name] = _tuples(array.tolist())
-        values["itemsize"] = int(values["itemsize"])
-        return cls(**values, **texts)
+        """Read a file of `save`; raise a ValueError for anything else."""
+        try:
+            hardware = cls(**constants)
+            rates = [hardware.rates[name] for name in SIZES]
+            valid = list(map(len, rates)) == list(map(len, SIZES.values()))
+            valid &= all(min(r) > 0 and math.isfinite(sum(r)) for r in rates)
+            valid &= hardware.itemsize in (2, 4, 8)
+        except (KeyError, TypeError, OverflowError):
+            valid = False
+        if not valid:
+            expected = "constants that `bandgnn calibrate` measured"
+            refuse("constants", expected, constants, "Calibrate again.")
+        return hardware
 
 
-def bytes_of(dtype: str) -> int:
-    """Return the bytes of a float dtype, including those that NumPy lacks."""
-    return int(dtype.removeprefix("b").removeprefix("float")) // 8
+def machine(dtype: str = "float32") -> str:
+    """Return what times depend on besides the work: device, backend, versions."""
+    kind, device = backend.device()
+    device = f"{cpu_model()}, {os.cpu_count()} cores" if kind == "cpu" else device
+    name = f"{keras.backend.backend()} {backend.version()}, Keras {keras.version()}"
+    return f"{name}, {device}, {dtype}"
 
 
-def _tuples(value):
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+# === Calibration ===
+
+_WIDTH, _TYPES, _CHAIN, _FILLED = 64, 8, 16, 64
+_ROUNDS = 40
+# Rows of a typical supergraph; accelerators need more to be saturated.
+_ROWS, _MANY_ROWS = 8192, 65536
 
 
-def _between(sizes, rates, size: float) -> float:
-    logs = np.log(rates)
-    return float(np.exp(np.interp(np.log(max(size, 1)), np.log(sizes), logs)))
+def calibrate(
+    dtype: str = "float32", progress: Callable = lambda done, total: None
+) -> Hardware:
+    """Measure the constants of this machine and the current backend.
+
+    Args:
+        dtype: dtype of the states.
+        progress: Called with (done, total) after each step that was timed.
+
+    Returns:
+        The constants. `Hardware.save` stores them for `plan="auto"`.
+    """
+    one_of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    itemsize = int(dtype.removeprefix("b").removeprefix("float")) // 8
+    rows = _ROWS if backend.device()[0] == "cpu" else _MANY_ROWS
+    work, runs = _trials(dtype, itemsize, rows)
+    # In alternation, so that other load affects all equally. The first compiles.
+    times = np.zeros((1 + _ROUNDS, len(runs)))
+    for number, place in enumerate(np.ndindex(times.shape), 1):
+        start = time.perf_counter()
+        runs[place[1]]()
+        times[place] = time.perf_counter() - start
+        progress(number, times.size)
+    rates = {name: [] for name in SIZES}
+    # Other load only adds time.
+    times = np.quantile(times[1:], 0.25, axis=0).tolist()
+    for (name, amount), taken in zip(work, times, strict=True):
+        rates[name].append(amount / taken)
+    # A sparse product also writes its rows, which the cost model counts separately.
+    entries, written = dict(work)["sparse"], 2 * rows * _WIDTH * itemsize
+    taken = entries / rates["sparse"][0]
+    rates["sparse"] = [entries / max(taken - written / rates["write"][0], taken / 2)]
+    date = datetime.date.today().isoformat()
+    return Hardware(rates, itemsize, machine(dtype), date)
 
 
-# Measured on two cores with a supergraph of 8,192 nodes; the ratios matter.
-_DEFAULTS = {
-    "cpu": {
-        "matmul": ((2e10, 4e10, 5e10), (4e10, 9e10, 1.1e11), (6e10, 1.2e11, 1.35e11)),
-        "blocks": (1.2e10, 2.5e10, 5e10, 8e10, 1e11),
-        "grouped": (2.8e10, 6.5e10, 7.3e10),
-        "gather": 3e9,
-        "scatter": 1e9,
-        "sparse": 2e9,
-        "write": (5e9, 8e8),
-        "launch": 1e-5,
-    },
-    "gpu": {
-        "matmul": (
-            (2.4e11, 1.2e12, 5.4e12),
-            (1.4e12, 5.7e12, 2.2e13),
-            (6e12, 2.1e13, 3.9e13),
-        ),
-        "blocks": (7e11, 1.8e12, 3.9e12, 8.3e12, 1.6e13),
-        "grouped": (2.2e12, 2.45e12, 2.65e12),
-        "gather": 4.2e10,
-        "scatter": 5.1e10,
-        # With `calibrate` 4.6e10; this one fits sums of 50,000 to 500,000 edges.
-        "sparse": 8e10,
-        "write": (5.9e9, 1.4e11),
-        # Of an operation in a graph or a compiled program; 4e-5 when torch calls it.
-        "launch": 5e-6,
-        # Along 4 million edges.
-        "edge_attention": 8e9,
-        "tile_attention": 2.4e10,
-    },
-    # Rows are gathered and summed one after the other; blocks below 128 leave most of
-    # the matrix unit idle.
-    "tpu": {
-        "matmul": ((1e12, 3e12, 6e12), (4e12, 1.5e13, 3e13), (8e12, 3e13, 6e13)),
-        "blocks": (3e11, 1.2e12, 6e12, 4e13, 5e13),
-        "grouped": (5e11, 2e12, 1e13),
-        "gather": 2e10,
-        "scatter": 1e10,
-        "sparse": 2e9,
-        "write": (5e11, 5e11),
-        "launch": 2e-6,
-        "edge_attention": 2e9,
-        "tile_attention": 4e11,
-    },
-}
-_CPU = {
-    "jax": {"sparse": 2.8e9, "launch": 3e-6},
-    "torch": {"sparse": 1.8e9, "grouped": (6e10, 6e10, 6e10)},
-    "tensorflow": {"sparse": 1.2e9, "launch": 5e-6},
-}
+def _trials(dtype: str, itemsize: int, rows: int) -> tuple[list, list[Callable]]:
+    """Return (rate, amount of work in its unit) of steps, and functions that run them.
+
+    A step is the forward and the backward pass of a function of some `leaves`, which
+    have gradients, and `constants`.
+    """
+    rng = np.random.default_rng(0)
+    work, runs = [], []
+
+    def add(name, amount, function, leaves, *constants):
+        work.append((name, amount))
+        runs.append(backend.compiled_timer_step(function, leaves, constants))
+
+    def states(*shape):
+        return ops.convert_to_tensor(rng.normal(size=shape), dtype)
+
+    def ids(limit, count):
+        return ops.convert_to_tensor(rng.integers(0, limit, (1, count)), "int32")
+
+    def ascending(limit, count):
+        return ops.sort(ids(limit, count), axis=1)
+
+    def chain(x, weight):
+        for _ in range(_CHAIN):
+            x = ops.matmul(x, weight)
+        return x
+
+    add("launch", 3 * _CHAIN, chain, (states(8, 8), states(8, 8) / 8))
+    for n in SIZES["matmul"]:
+        add("matmul", 6 * rows * n * n, ops.matmul, (states(rows, n), states(n, n)))
+    for n in SIZES["blocks"]:
+        x, blocks = states(rows // n, n, _WIDTH), states(rows // n, n, n)
+        flops = 4 * rows * n * _WIDTH
+        add("blocks", flops, lambda x, blocks: ops.matmul(blocks, x), (x,), blocks)
+
+    def grouped(x, kernel, types):
+        return graph_ops.grouped_matmul(x, types, kernel)
+
+    x, kernel = states(1, rows, _WIDTH), states(_TYPES, _WIDTH, _WIDTH)
+    for n in SIZES["grouped"]:
+        flops, types = 6 * rows * _WIDTH**2, ascending(_TYPES, rows // n)
+        add("grouped", flops, grouped, (x, kernel), types)
+    # About as many rows are gathered and summed as a sparse graph has edges.
+    count, moved = 2 * rows, 2 * rows * _WIDTH * itemsize
+    index = graph_ops.with_scatter_index(ids(rows, count), rows)
+    add("gather", moved, lambda x, index: graph_ops.gather_rows(index, x), (x,), index)
+
+    def scatter(messages, receivers):
+        return graph_ops.batched_segment_sum(messages, receivers, rows)
+
+    add("scatter", moved, scatter, (states(1, count, _WIDTH),), ids(rows, count))
+    matrix = graph_ops.CSR(ascending(rows, 8 * rows), ids(rows, 8 * rows))
+    matrix = graph_ops.with_transpose(matrix, rows, rows)
+
+    def product(x, matrix):
+        return graph_ops.sparse_matmul(matrix, x)
+
+    add("sparse", 8 * rows * _WIDTH, product, (x,), matrix)
+    for size in SIZES["write"]:
+
+        def fill(values, place, length=size // itemsize):
+            return graph_ops.scatter_add((place,), values, (length,))
+
+        add("write", size, fill, (states(_FILLED),), ops.arange(_FILLED, dtype="int32"))
+    return work, runs

@@ -1,165 +1,38 @@
 """`choose_plan`: the cheapest exact plan for graphs, a model and a machine."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
-from keras_bandgnn import config
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
+from keras_bandgnn.assembly.assembler import resource_sizes
+from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware, device
-from keras_bandgnn.planning.estimate import Estimate, sampled
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import primitive_classes
-from keras_bandgnn.primitives.block_sparse import BlockSparse
-from keras_bandgnn.primitives.dense import Dense
-from keras_bandgnn.primitives.grouped import Grouped
+from keras_bandgnn.primitives.base import (
+    Load,
+    of_step,
+    primitive_classes,
+    step_resource,
+)
+from keras_bandgnn.primitives.grouped import Grouped, group_sizes
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.primitives.segment import Segment
-from keras_bandgnn.primitives.supernode import Supernode
 
-# With more edges in one graph, only a few plans are measured.
+# A sample is enough to compare plans, which differ by factors.
+_GRAPHS, _EDGES = 200, 100_000
+# With more edges in one graph, only lists and bands are measured.
 _LARGE = 2_000_000
-_MOST_BLOCK_BYTES = 2**31
 # Estimates do not tell plans apart that differ by less: the simplest is taken.
 _ALIKE = 1.15
-# Rows per group where a type has many, and where it has `_MANY_ROWS` on JAX: with 1,400
-# padding takes more than faster products give, with 2,300 a step takes a tenth less.
-_GROUP, _LARGE_GROUP, _MANY_ROWS = 256, 1024, 1750
-
-
-def auto_plan(
-    num_edge_types: int,
-    block_size: int = 128,
-    schedule: ReceptiveField | None = None,
-    nodes: int = 8192,
-) -> Plan:
-    """Return dense blocks on TPUs, edge lists on CPUs and GPUs; always lossless.
-
-    This is the plan without measurements; `choose_plan` considers graphs and machine.
-    On a GPU edge lists were the fastest of all plans, for 3 to 64 edges per node.
-
-    Args:
-        num_edge_types: P.
-        block_size: S of the banded plan.
-        schedule: A `ReceptiveField`, used with edge lists.
-        nodes: Nodes of a supergraph.
-    """
-    rest = Segment()
-    if num_edge_types > 1:
-        rest = Grouped(_group_size(nodes // num_edge_types))
-    if schedule is not None:
-        return Plan(rest=rest, schedule=schedule)
-    if graph_ops.has_accelerator() and device()[0] != "gpu":
-        return Plan(Banded(block_size), rest=rest)
-    return Plan(rest=rest)
-
-
-def cheapest_plan(
-    parts: Sequence[FlatGraphs],
-    num_types: int,
-    nodes: int,
-    width: int = 64,
-    schedule: ReceptiveField | None = None,
-    num_hosts: int = 1,
-    block_size: int = 128,
-) -> Plan:
-    """Return the plan of `plan="auto"`: the cheapest exact one.
-
-    Args:
-        parts: The graphs.
-        num_types: P.
-        nodes: Nodes of a supergraph.
-        width: Channels of a state.
-        schedule: The schedule that the task allows, or None.
-        num_hosts: Hosts that train together.
-        block_size: S of banded plans, as of the `RCMKCompile` of the graphs.
-    """
-    hardware = None
-    # Hosts that train together must agree, whatever each has measured.
-    if num_hosts == 1 and parts:
-        dtype = keras.config.dtype_policy().compute_dtype
-        hardware = Hardware.calibrated(dtype)
-        if hardware is None and device()[0] != "cpu":
-            # On CPUs edge lists are within a tenth of the best estimate.
-            hardware = Hardware.current(dtype)
-    if hardware is None:
-        plan = auto_plan(num_types, block_size, schedule, nodes)
-        return _with_large_groups(plan, parts, num_types, nodes, num_hosts)
-    return choose_plan(
-        parts,
-        num_types,
-        width=width,
-        units=width,
-        schedule=schedule,
-        nodes=nodes,
-        hardware=hardware,
-        block_size=block_size,
-    ).plan
-
-
-def reason_of_auto(num_hosts: int = 1) -> str:
-    """Return what `plan="auto"` chooses by on this machine.
-
-    Args:
-        num_hosts: Hosts that train together.
-    """
-    kind, _ = device()
-    dtype = keras.config.dtype_policy().compute_dtype
-    if num_hosts == 1 and Hardware.calibrated(dtype) is not None:
-        return "the cheapest by constants of this machine"
-    if kind == "cpu":
-        return "edge lists, as on every CPU"
-    if num_hosts > 1:
-        return "dense blocks, as on accelerators"
-    return f"the cheapest by constants of a typical {kind.upper()}"
-
-
-def _group_size(nodes: int) -> int:
-    """Return the rows per group, given the nodes per edge type.
-
-    Larger groups are faster, but each type pads one group.
-    """
-    if _multiplies_runs():
-        return 16
-    return _GROUP if nodes >= 512 else 64
-
-
-def _with_large_groups(
-    plan: Plan, parts: Sequence[FlatGraphs], num_types: int, nodes: int, num_hosts: int
-) -> Plan:
-    """Return the plan with groups of 1,024 rows where JAX has rows enough for them.
-
-    XLA then multiplies with all cores. Hosts may have different graphs, but need equal
-    plans.
-    """
-    is_large = isinstance(plan.rest, Grouped) and plan.rest.group_size == _GROUP
-    if keras.backend.backend() != "jax" or not is_large or num_hosts > 1:
-        return plan
-    if not any(map(len, parts)):
-        return plan
-    sample = sampled(parts)
-    nodes = _room(parts, sample, nodes)
-    hardware = Hardware.default("jax", "cpu")
-    rows = Estimate(sample, num_types, 1, 1, nodes, hardware).mean_rows(plan)
-    if rows < _MANY_ROWS * num_types:
-        return plan
-    return Plan(rest=Grouped(_LARGE_GROUP), schedule=plan.schedule)
-
-
-def _room(parts: Sequence[FlatGraphs], sample: FlatGraphs, nodes: int) -> int:
-    """Return the nodes that a supergraph has, at least those of the largest graph."""
-    total = sum(int(part.node_ptr[-1]) for part in parts)
-    return max(min(nodes, total), int(sample.num_nodes.max()))
-
-
-def _multiplies_runs() -> bool:
-    """Return whether all groups of a type are one product, so small ones are best."""
-    return keras.backend.backend() == "torch" and not graph_ops.has_accelerator()
+# With 1,400 rows per type padding of large groups takes more than faster products give
+# on JAX, with 2,300 a step takes a tenth less.
+_LARGE_GROUP, _MANY_ROWS = 1024, 1750
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,163 +43,177 @@ class PlanChoice:
         plan: The cheapest, or the first candidate (simple ones come first) that is
             estimated less than 15 % above it.
         table: A dict per plan, the cheapest first: `plan`, `ms` per propagation step
-            of a supergraph (forward and backward, only messages), `dense` (share of
-            the edges in dense blocks), `flops`, `bytes` and `block_bytes`.
+            of a supergraph (forward and backward, only messages), and `dense`, the
+            share of the edges in dense blocks.
         reason: The constants that were used.
-        nodes: Nodes of the supergraph.
     """
 
     plan: Plan
     table: tuple[dict, ...]
     reason: str
-    nodes: int
 
     def __str__(self) -> str:
         names = [repr(row["plan"]) for row in self.table]
-        width = max(map(len, names))
-        lines = [f"{'':{width}}  ms/step  dense  GFLOP     MB"]
+        width = max(map(len, names), default=0)
+        lines = [f"{'':{width}}  ms/step  dense"]
         for name, row in zip(names, self.table, strict=True):
-            lines.append(
-                f"{name:{width}} {row['ms']:8.3f} {100 * row['dense']:4.0f} % "
-                f"{row['flops'] / 1e9:6.2f} {row['bytes'] / 1e6:6.0f}"
-            )
-        lines.append(f"supergraphs of {self.nodes:,} nodes; {self.reason}")
-        return "\n".join(lines)
+            lines.append(f"{name:{width}} {row['ms']:8.3f} {100 * row['dense']:4.0f} %")
+        return "\n".join([*lines, self.reason])
+
+
+def auto_plan(
+    num_edge_types: int,
+    block_size: int = 128,
+    schedule: ReceptiveField | None = None,
+    nodes: int = 8192,
+) -> Plan:
+    """Return the plan without measurements: edge lists, on TPUs with dense blocks.
+
+    On a GPU edge lists were the fastest of all plans, for 3 to 64 edges per node.
+    """
+    rest = Segment()
+    if num_edge_types > 1:
+        # Larger groups are faster, but each type pads one group.
+        large = nodes // num_edge_types >= 512
+        rest = Grouped(max(group_sizes()) if large else min(64, max(group_sizes())))
+    is_block = schedule is not None and schedule.order == "blocks"
+    on_tpu = graph_ops.has_accelerator() and backend.device()[0] != "gpu"
+    if is_block or (schedule is None and on_tpu):
+        return Plan(Banded(block_size), rest=rest, schedule=schedule)
+    return Plan(rest=rest, schedule=schedule)
+
+
+def reason_of_auto(num_hosts: int = 1) -> str:
+    """Return why `plan="auto"` chooses as it does on this machine."""
+    dtype = keras.config.dtype_policy().compute_dtype
+    if num_hosts == 1 and Hardware.calibrated(dtype) is not None:
+        return "the cheapest by constants of this machine"
+    kind = backend.device()[0]
+    if kind in ("cpu", "gpu"):
+        return f"edge lists, as on every {kind.upper()}"
+    return f"dense blocks, as on every {kind.upper()}"
 
 
 def choose_plan(
-    parts: Sequence,
+    parts: Sequence[FlatGraphs],
     num_types: int,
     width: int = 64,
-    units: int = 64,
     schedule: ReceptiveField | None = None,
     nodes: int = 8192,
     hardware: Hardware | None = None,
-    candidates: Sequence[Plan] | None = None,
     block_size: int = 128,
+    num_hosts: int = 1,
 ) -> PlanChoice:
-    """Return the exact plan with the lowest estimated time per propagation step.
+    """Return the plan of `plan="auto"`: the cheapest exact one.
 
     Samples the graphs, measures the resources of every plan, and lets the primitives
-    estimate their time for a supergraph of such graphs.
+    estimate their time for a supergraph of such graphs. Without measured constants it
+    is the plan of `auto_plan`, with an empty table.
 
     Args:
         parts: Graphs, as a list of `FlatGraphs`.
         num_types: P.
-        width: H, channels of the states.
-        units: U, channels of a message.
+        width: H, channels of states and messages.
         schedule: A `ReceptiveField`; only plans that support it are compared.
         nodes: Nodes of a supergraph, limited to the largest graph and the total.
-        hardware: Constants of the machine; the current one if omitted.
-        candidates: Plans to compare; all promising exact ones if omitted.
+        hardware: Constants of the machine; those of `bandgnn calibrate` if omitted.
         block_size: S that the graphs were ordered for (`RCMKCompile`): that of the
             banded plans that are compared first.
-
-    Raises:
-        ValueError: If there are no graphs, or if the blocks of every plan exceed the
-            memory.
-
-    Example:
-    >>> from keras_bandgnn import Graph
-    >>> from keras_bandgnn.data import FlatGraphs
-    >>> from keras_bandgnn.planning.cost import Hardware
-    >>> graphs = FlatGraphs.from_graphs([Graph(3, [0, 1], [1, 2])] * 50)
-    >>> hardware = Hardware.default("torch", "cpu")
-    >>> choose_plan([graphs], num_types=1, hardware=hardware).plan
-    Plan(rest='segment')
+        num_hosts: Hosts that train together.
     """
-    parts = sequence("parts", parts, "a list of FlatGraphs")
-    for number, part in enumerate(parts):
-        if not hasattr(part, "node_ptr"):
-            refuse(f"parts[{number}]", "a FlatGraphs", part)
-    positive_int("num_types", num_types)
-    positive_int("block_size", block_size)
-    positive_int("width", width)
-    positive_int("units", units)
-    positive_int("nodes", nodes)
-    optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
-    optional(instance, "hardware", hardware, Hardware, "a Hardware")
-    if candidates is not None:
-        candidates = sequence("candidates", candidates, "a list of plans")
-        for plan in candidates:
-            instance("candidates", plan, Plan, "a list of plans")
-    sample = sampled(parts)
-    nodes = _room(parts, sample, nodes)
+    plan = auto_plan(num_types, block_size, schedule, nodes)
+    default = PlanChoice(plan, (), reason_of_auto(num_hosts))
+    # Hosts that train together must agree, whatever each has measured.
+    if num_hosts > 1 or not any(map(len, parts)):
+        return default
+    sample, nodes = sampled(parts, nodes)
+    dtype = keras.config.dtype_policy().compute_dtype
+    hardware = hardware or Hardware.calibrated(dtype)
     if hardware is None:
-        hardware = Hardware.current(keras.config.dtype_policy().compute_dtype)
-    if candidates is None:
-        candidates = list(
-            _candidates(num_types, schedule, len(sample.senders), block_size)
-        )
-    if schedule is not None:
-        candidates = [plan.replace(schedule=schedule) for plan in candidates]
-    estimate = Estimate(sample, num_types, width, units, nodes, hardware)
-    limit, rows = _most_block_bytes(), []
-    for plan in candidates:
-        best = min((row["ms"] for row in rows), default=np.inf)
-        row = estimate.row(plan, best)
-        if row is not None and row["block_bytes"] <= limit:
-            rows.append(row)
-    if not rows:
-        raise ValueError(
-            f"Expected a plan whose dense blocks take at most {limit:,} bytes. "
-            f"Received: {len(candidates)} plans with larger ones. Reduce the nodes per "
-            f"supergraph, {nodes:,}."
-        )
-    limit = _ALIKE * min(row["ms"] for row in rows)
-    plan = next(row["plan"] for row in rows if row["ms"] <= limit)
+        large = Plan(rest=Grouped(_LARGE_GROUP), schedule=schedule)
+        rest, is_jax = plan.primitives[0], keras.backend.backend() == "jax"
+        if is_jax and rest == Grouped(max(group_sizes())):
+            # XLA multiplies large groups with all cores.
+            steps = step_sizes(sample, plan, num_types, nodes)
+            rows = np.mean([sizes[f"{rest.key()}.row"] for sizes in steps])
+            if rows >= _MANY_ROWS * num_types:
+                return dataclasses.replace(default, plan=large)
+        return default
+    rows = []
+    for plan in _candidates(num_types, len(sample.senders), block_size, schedule):
+        steps = step_sizes(sample, plan, num_types, nodes)
+        edges = sum(sizes["edge"] for sizes in steps)
+        listed = [p.key() for p in plan.primitives if p.bipartite]
+        listed = sum(sizes[key] for sizes in steps for key in listed)
+        dense = max(1 - listed / edges, 0.0) if edges else 0.0
+        loads = [Load(sizes, num_types, width, width) for sizes in steps]
+        seconds = sum(plan_seconds(plan, load, hardware) for load in loads)
+        ms = 1e3 * seconds / len(loads)
+        rows.append({"plan": plan, "ms": ms, "dense": dense})
+    alike = _ALIKE * min(row["ms"] for row in rows)
+    plan = next(row["plan"] for row in rows if row["ms"] <= alike)
     rows.sort(key=lambda row: row["ms"])
-    return PlanChoice(plan, tuple(rows), _reason(hardware), nodes)
+    reason = f"supergraphs of {nodes:,} nodes; {hardware.name} {hardware.date}".strip()
+    return PlanChoice(plan, tuple(rows), reason)
 
 
-def _reason(hardware: Hardware) -> str:
-    if hardware.date:
-        return f"calibrated on {hardware.date} ({hardware.name})"
-    return f"default constants ({hardware.name}): run `bandgnn calibrate`"
+def plan_seconds(plan: Plan, load: Load, hardware: Hardware) -> float:
+    """Return the estimated seconds of a propagation step under a plan."""
+    seconds = sum(primitive.cost(load, hardware) for primitive in plan.primitives)
+    # The sums of several primitives are multiplied by the kernel once.
+    shared = max(sum(not p.transforms for p in plan.primitives) - 1, 0)
+    rows = load.sizes["node"] * load.num_types
+    return seconds - shared * hardware.matmul_seconds(rows, load.width, load.units)
 
 
-def _candidates(
-    num_types: int, schedule, num_edges: int, block_size: int
-) -> Iterator[Plan]:
-    """Return exact plans, simple ones first, with bands of S/2, S and 2 S."""
-    blocks = schedule is not None and schedule.order == "blocks"
-    rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
-    if not blocks:
-        yield Plan()
-        # With one type there is a row per node in any case.
-        if num_types > 1:
-            sizes = (16,) if _multiplies_runs() else GROUP_SIZES[::-1]
-            yield from (Plan(rest=Grouped(size)) for size in sizes)
-            yield from (Plan(rest=Grouped(size, "aggregate")) for size in sizes)
-        if schedule is not None:
-            return
-    sizes = (block_size,)
-    if num_edges < _LARGE:
-        sizes += (max(1, block_size // 2), 2 * block_size)
-        sizes = tuple(dict.fromkeys(sizes))
-    for rest in rests:
-        yield from (Plan(Banded(size), rest=rest) for size in sizes)
-    if blocks or num_edges >= _LARGE:
-        return
-    for rest in rests:
-        yield from (Plan(Dense(size), rest=rest) for size in (16, 32, 64))
-        yield Plan(Supernode(64), rest=rest)
-        yield Plan(Supernode(64), Banded(block_size), rest=rest)
-    for size in (16, 32):
-        yield Plan(rest=BlockSparse(size))
-        # A tile with less than an eighth filled costs more than its edges.
-        full = BlockSparse(size, size * size // 8)
-        yield from (Plan(full, rest=rest) for rest in rests)
-    for kind in primitive_classes().values():
-        for primitive in kind.candidates(num_types, block_size):
-            if primitive.covers_all:
-                yield Plan(rest=primitive)
-            else:
-                yield from (Plan(primitive, rest=rest) for rest in rests)
+def _candidates(num_types: int, num_edges: int, block_size: int, schedule):
+    """Return exact plans that can follow a schedule, simple ones first."""
+    kinds = primitive_classes().values()
+    parts = [p for kind in kinds for p in kind.candidates(num_types, block_size)]
+    if num_edges >= _LARGE or schedule is not None:
+        parts = [p for p in parts if p.bipartite or isinstance(p, Banded)]
+    if schedule is not None:
+        is_block = schedule.order == "blocks"
+        parts = [p for p in parts if isinstance(p, Banded) == is_block]
+    rests = [Segment(), Grouped()][: 1 + (num_types > 1)]
+    plans = [Plan(rest=p, schedule=schedule) for p in parts if p.covers_all]
+    blocks = [p for p in parts if not p.covers_all]
+    plans += [Plan(p, rest=rest, schedule=schedule) for rest in rests for p in blocks]
+    return sorted(plans, key=lambda plan: (len(plan.keys), plan.keys[0] != "segment"))
 
 
-def _most_block_bytes() -> int:
-    """Return two GiB, or a quarter of the memory if that is less."""
-    if graph_ops.has_accelerator():
-        return _MOST_BLOCK_BYTES
-    return int(min(_MOST_BLOCK_BYTES, config.total_memory() / 4))
+def step_sizes(
+    sample: FlatGraphs, plan: Plan, num_types: int, nodes: int
+) -> list[dict[str, float]]:
+    """Return the resources of a supergraph, for each step of a schedule of lists."""
+    schedule = plan.schedule
+    if schedule is None or schedule.order == "blocks":
+        table = resource_sizes([sample], plan.replace(schedule=None), num_types)
+        steps = [{name: values.sum() for name, values in table.items()}]
+    else:
+        table = ScheduleAssembler([sample], plan, num_types, False).sizes()
+        table = {name: values.sum() for name, values in table.items()}
+        steps = [of_step(table, number) for number in range(schedule.steps)]
+        for number, sizes in enumerate(steps, 1):
+            # A step computes the next list of nodes from all its edges.
+            sizes["node"] = table[step_resource("node", number)]
+            sizes["edge"] = sizes[plan.keys[-1]]
+    factor = nodes / max(int(sample.node_ptr[-1]), 1)
+    return [{k: float(v) * factor for k, v in sizes.items()} for sizes in steps]
+
+
+def sampled(parts: Sequence[FlatGraphs], nodes: int) -> tuple[FlatGraphs, int]:
+    """Return up to 200 evenly spaced graphs, with about 100,000 edges.
+
+    Also return the nodes of a supergraph of such graphs, at most `nodes` if it holds
+    the largest graph.
+    """
+    count, edges = sum(map(len, parts)), sum(len(part.senders) for part in parts)
+    step = min(count, max(-(-count // _GRAPHS), -(-edges // _EDGES), 1))
+    taken, start = [], 0
+    for part in parts:
+        taken.append(part.take(np.arange((step // 2 - start) % step, len(part), step)))
+        start += len(part)
+    sample = FlatGraphs.concatenate([part for part in taken if len(part)])
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    return sample, max(min(nodes, total), int(sample.num_nodes.max()))

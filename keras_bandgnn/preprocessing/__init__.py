@@ -74,10 +74,8 @@ __all__ = [
     "AttentionEdges",
     "AttentionPlan",
     "Batcher",
-    "BatchingForecast",
     "ClusterCompile",
     "ClusterSampler",
-    "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
     "FunctionEncoder",
@@ -98,7 +96,6 @@ __all__ = [
     "RadiusGraph",
     "RandomNodeSplit",
     "ReachabilityFilter",
-    "Reformation",
     "SampleLoader",
     "Sampler",
     "SequenceLoader",
@@ -109,23 +106,30 @@ __all__ = [
     "TableEncoder",
     "TargetNormalizer",
     "ToUndirected",
+    "compile_programs",
+    "node_splits",
+    "shchur_splits",
+]
+
+# They may change in any release.
+EXPERIMENTAL = [
+    "BatchingForecast",
+    "ConditionResult",
+    "Reformation",
     "attention_conditions",
     "canonical_path",
     "choose_batcher",
     "cluster_order",
-    "compile_programs",
     "fastest",
-    "node_splits",
     "random_tiles",
     "reform",
-    "shchur_splits",
 ]
 
 _HOMES = {
     "AttentionPlan": "preprocessing.attention.attention_plan",
     "BatchingForecast": "preprocessing.forecast.batching_forecast",
     "ClusterSampler": "preprocessing.sampling.cluster_sampler",
-    "ConditionResult": "preprocessing.attention.hamiltonian",
+    "ConditionResult": "preprocessing.attention.conditions",
     "LinkLoader": "preprocessing.loading.link_loader",
     "NegativeSampler": "preprocessing.sampling.negative_sampler",
     "NeighborSampler": "preprocessing.sampling.neighbor_sampler",

@@ -129,7 +129,7 @@ class GraphPreprocessor(HostLayer):
             isinstance(plan, str) and plan == "auto"
         ):
             raise ValueError(
-                "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
+                "Expected `plan` to be 'auto' or a keras_bandgnn.plans.Plan. "
                 f"Received: plan={plan!r}."
             )
         self._plan = plan
@@ -246,7 +246,7 @@ class GraphPreprocessor(HostLayer):
         boolean("adapt", adapt)
         if isinstance(plan, str) and plan == "auto":
             plan = None
-        expected = "'auto' or a keras_bandgnn.primitives.Plan"
+        expected = "'auto' or a keras_bandgnn.plans.Plan"
         optional(instance, "plan", plan, Plan, expected)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
@@ -289,11 +289,11 @@ class GraphPreprocessor(HostLayer):
         **options,
     ) -> Plan:
         """Return the plan of `"auto"`: that of graphs as large, or the cheapest."""
-        from keras_bandgnn.planning.plan_choice import cheapest_plan
+        from keras_bandgnn.planning.plan_choice import choose_plan
 
         room = supergraph_nodes(parts, batcher)
         if options["num_hosts"] > 1 or not parts:
-            return cheapest_plan(parts, num_types, room, **options)
+            return choose_plan(parts, num_types, nodes=room, **options).plan
         schedule = options["schedule"]
         total = sum(int(part.node_ptr[-1]) for part in parts)
         nodes = min(room, total)
@@ -303,7 +303,7 @@ class GraphPreprocessor(HostLayer):
             known = self._auto_plans[key]
             if nodes <= known.nodes and largest <= known.largest:
                 return known.plan.replace(schedule=schedule)
-        plan = cheapest_plan(parts, num_types, room, **options)
+        plan = choose_plan(parts, num_types, nodes=room, **options).plan
         self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
         return plan
 

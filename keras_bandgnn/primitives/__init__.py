@@ -1,4 +1,4 @@
-"""Primitives, which compute sums over edges, and the plan that combines them."""
+"""The files of `kb.plans`: primitives, which sum over edges, and plans of them."""
 
 from keras_bandgnn.primitives import active_blocks as _active_blocks  # noqa: F401
 from keras_bandgnn.primitives import tiles as _tiles  # noqa: F401

@@ -92,6 +92,12 @@ class Banded(Primitive):
         """
         return banded_matmul(prepared["blocks"], x, self.block_size, num_types)
 
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return bands of S, S/2 and 2 S."""
+        sizes = (block_size, max(1, block_size // 2), 2 * block_size)
+        return [cls(size) for size in dict.fromkeys(sizes)]
+
     def cost(self, load: Load, hardware) -> float:
         """Building the blocks, three matmuls per block, and the kernel product.
 
@@ -102,7 +108,7 @@ class Banded(Primitive):
         entries = 3 * rows * size
         return (
             hardware.matmul_seconds(3 * rows, size, load.width, blocks=True)
-            + hardware.write_seconds(entries / STEPS)
+            + hardware.write_seconds(entries) / STEPS
             + hardware.scatter_seconds(load.sizes[self.key()] / STEPS, 1)
             + hardware.matmul_seconds(rows, load.width, load.units)
         )

@@ -241,6 +241,12 @@ class BlockSparse(Primitive):
         total = graph_ops.batched_segment_sum(total, prepared["row_block"], blocks)
         return ops.reshape(total, (groups, blocks * size, units))[:, :num_nodes]
 
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return all tiles, and those with an eighth of their entries filled."""
+        # A tile with less costs more than its edges.
+        return [cls(n, least) for n in (16, 32) for least in (1, n * n // 8)]
+
     def cost(self, load: Load, hardware) -> float:
         """A product per tile, sums per pair, a grouped product, sums per block.
 
@@ -254,7 +260,7 @@ class BlockSparse(Primitive):
             + hardware.scatter_seconds(tiles, load.width)
             + hardware.grouped_seconds(rows, load.width, load.units, size)
             + hardware.scatter_seconds(rows, load.units)
-            + hardware.write_seconds(tiles * size / STEPS)
+            + hardware.write_seconds(tiles * size) / STEPS
             + hardware.scatter_seconds(load.sizes[f"{key}.edge"] / STEPS, 1)
         )
 

@@ -171,6 +171,11 @@ class Dense(Primitive):
         total = ops.reshape(total, (groups, count * size, num_types * width))
         return graph_ops.sparse_matmul(prepared["write"], total)
 
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return blocks for graphs of up to 16, 32 and 64 nodes."""
+        return [cls(size) for size in (16, 32, 64)]
+
     def cost(self, load: Load, hardware) -> float:
         """Reading the blocks, a batched matmul, and the product with the kernel.
 
@@ -182,7 +187,7 @@ class Dense(Primitive):
             hardware.gather_seconds(places, load.width)
             + hardware.matmul_seconds(rows, self.max_nodes, load.width, blocks=True)
             + hardware.gather_seconds(nodes, load.num_types * load.width)
-            + hardware.write_seconds(rows * self.max_nodes / STEPS)
+            + hardware.write_seconds(rows * self.max_nodes) / STEPS
             + hardware.scatter_seconds(load.sizes[f"{self.key()}.edge"] / STEPS, 1)
             + hardware.matmul_seconds(nodes * load.num_types, load.width, load.units)
         )

@@ -1,5 +1,6 @@
 """`Grouped`: products only for the (node, type) pairs that occur."""
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -18,6 +19,14 @@ from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.segment import largest
 
 _GROUP = 64
+
+
+def group_sizes() -> tuple[int, ...]:
+    """Return the sizes of groups that may pay on this backend and device."""
+    if keras.backend.backend() == "torch" and not graph_ops.has_accelerator():
+        # All groups of a type are one product.
+        return (16,)
+    return (16, 64, 256)
 
 
 class Grouped(Primitive):
@@ -279,3 +288,10 @@ class Grouped(Primitive):
             + hardware.sparse_seconds(load.sizes[key], rows, load.width)
             + hardware.sparse_seconds(rows, load.sizes["node"], load.units)
         )
+
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return groups of several sizes, for several edge types."""
+        # With one type there is a row per node in any case.
+        sizes = reversed(group_sizes()) if num_types > 1 else ()
+        return [cls(n, first) for n in sizes for first in ("transform", "aggregate")]

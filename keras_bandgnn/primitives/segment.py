@@ -89,6 +89,11 @@ class Segment(Primitive):
             (ops.shape(matrix.pointer)[1] - 1) // num_types,
         )
 
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return the one instance."""
+        return (cls(),)
+
     def cost(self, load: Load, hardware) -> float:
         """Estimate a sparse product of N * P rows and the product with the kernel."""
         rows = load.sizes["node"] * load.num_types

@@ -163,6 +163,11 @@ class Supernode(Primitive):
         total = graph_ops.batched_segment_sum(into, prepared["in_node"], num_nodes)
         return total + ops.matmul(prepared["columns"], out)
 
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int):
+        """Return rows and columns for nodes of 64 edges."""
+        return (cls(64),)
+
     def cost(self, load: Load, hardware) -> float:
         """Estimate products with dense rows and columns, and grouped products.
 
@@ -179,7 +184,7 @@ class Supernode(Primitive):
             + hardware.grouped_seconds(rows + columns, load.width, load.units, _GROUP)
             + hardware.scatter_seconds(rows, load.units)
             + hardware.gather_seconds(columns, load.width)
-            + hardware.write_seconds((rows + columns) * nodes / STEPS)
+            + hardware.write_seconds((rows + columns) * nodes) / STEPS
             + hardware.scatter_seconds(load.sizes[key] / STEPS, 1)
         )
 

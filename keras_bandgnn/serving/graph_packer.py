@@ -180,7 +180,7 @@ class GraphPacker:
                 f"task={task!r}."
             )
         budget = optional(mapping, "budget", budget)
-        optional(instance, "plan", plan, Plan, "a keras_bandgnn.primitives.Plan")
+        optional(instance, "plan", plan, Plan, "a keras_bandgnn.plans.Plan")
         loader = task.loader(graphs, training=False)
         shapes = [s.budget for s in loader.composition(0)]
         largest = {name: max(s[name] for s in shapes) for name in shapes[0]}

@@ -1,6 +1,7 @@
 """Readers of stores, presets, packings, searches, progress and settings."""
 
 import argparse
+import dataclasses
 import functools
 import hashlib
 import json
@@ -18,6 +19,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.saving import preset_paths
 from tests.fuzz import invariants
 from tests.fuzz.readers import Files, Reader, contents
+from tests.planning import machines
 
 
 def graphs(count: int = 5, labels: bool = True) -> list[Graph]:
@@ -383,9 +385,7 @@ def _check_search(found) -> str | None:
 
 def calibration() -> Files:
     """The constants of a machine."""
-    from keras_bandgnn.planning.cost import Hardware
-
-    found = Hardware.default("torch", "cpu").to_dict()
+    found = dataclasses.asdict(machines.machine(machines.CPU))
     return {"hardware.json": json.dumps(found).encode()}
 
 
@@ -398,14 +398,13 @@ def _read_calibration(folder: Path):
             return folder / "hardware.json"
 
     found = Here.calibrated()
-    return None if found is None else found.to_dict()
+    return None if found is None else found.rates
 
 
 def _check_calibration(found) -> str | None:
     if found is None:
         return None
-    numbers = [v for v in found.values() if not isinstance(v, str)]
-    flat = np.concatenate([np.ravel(np.asarray(v, float)) for v in numbers])
+    flat = np.concatenate([np.asarray(v, float) for v in found.values()])
     return None if np.isfinite(flat).all() and (flat > 0).all() else "no constants"
 
 

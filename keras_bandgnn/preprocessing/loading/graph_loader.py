@@ -111,7 +111,7 @@ class GraphLoader(keras.utils.PyDataset):
         expected = "a batcher, such as DynamicBatcher(32)"
         optional(instance, "batcher", batcher, Batcher, expected)
         if not isinstance(plan, str) or plan != "auto":
-            instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
+            instance("plan", plan, Plan, "'auto' or a keras_bandgnn.plans.Plan")
         self._take_options(shuffle, seed, replicas, prefetch, threads, host, num_hosts)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
@@ -119,15 +119,15 @@ class GraphLoader(keras.utils.PyDataset):
         self.parts, self.num_edge_types = with_edge_types(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
-            from keras_bandgnn.planning.plan_choice import cheapest_plan
+            from keras_bandgnn.planning.plan_choice import choose_plan
 
-            plan = cheapest_plan(
+            plan = choose_plan(
                 self.parts,
                 self.num_edge_types,
-                supergraph_nodes(self.parts, self.batcher),
+                nodes=supergraph_nodes(self.parts, self.batcher),
                 num_hosts=num_hosts,
                 block_size=block_size_of(graphs),
-            )
+            ).plan
         self.plan = plan
         self.parts, self.num_filtered = apply_filter(self.parts, self.plan)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])

@@ -7,7 +7,7 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import Supergraph, with_edge_types
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
-from keras_bandgnn.planning.plan_choice import cheapest_plan
+from keras_bandgnn.planning.plan_choice import choose_plan
 from keras_bandgnn.preprocessing.batching.batcher import (
     ceil64,
     round_up_power_of_two,
@@ -154,14 +154,14 @@ class JointSelection:
         if plan == "auto":
             batcher = DynamicBatcher(budget={"node": self._nodes})
             width = task.backbone.hidden_dim
-            plan = cheapest_plan(
+            plan = choose_plan(
                 [piece],
                 types,
-                supergraph_nodes([piece], batcher),
                 width,
                 schedule,
+                nodes=supergraph_nodes([piece], batcher),
                 block_size=block_size_of(piece, self._preprocessor.layers_config()),
-            )
+            ).plan
         else:
             plan = plan.replace(filter=None)
         self._plan = plan

@@ -10,7 +10,8 @@ from registered import registered_primitives
 
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import padded_rows as levels
-from keras_bandgnn.planning import Hardware, choose_plan, plan_choice
+from keras_bandgnn.planning import plan_choice
+from keras_bandgnn.planning.plan_choice import PlanChoice
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphLoader,
@@ -33,6 +34,7 @@ from keras_bandgnn.primitives import (
     Segment,
     Supernode,
 )
+from tests.planning import machines
 
 TYPES = 2
 PLANS = {
@@ -217,16 +219,16 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
     taken = []
 
     def hardware(dtype):
-        return Hardware.default("jax", "gpu") if calibrated else None
+        return machines.machine(machines.GPU) if calibrated else None
 
-    def chosen(*facts, **options):
-        choice = choose_plan(*facts, **options)
+    def choice_of(*facts, **options):
+        choice = PlanChoice(*facts, **options)
         taken.extend(row["plan"] for row in choice.table)
         return choice
 
     monkeypatch.setattr(plan_choice.graph_ops, "has_accelerator", lambda: True)
     monkeypatch.setattr(plan_choice.Hardware, "calibrated", hardware)
-    monkeypatch.setattr(plan_choice, "choose_plan", chosen)
+    monkeypatch.setattr(plan_choice, "PlanChoice", choice_of)
     graphs = [star(n, n) for n in range(60, 70)]
     for size in (48, 128):
         taken.clear()
