@@ -89,9 +89,8 @@ def reason_of_auto(num_hosts: int = 1) -> str:
     if num_hosts == 1 and Hardware.calibrated(dtype) is not None:
         return "the cheapest by constants of this machine"
     kind = backend.device()[0]
-    if kind in ("cpu", "gpu"):
-        return f"edge lists, as on every {kind.upper()}"
-    return f"dense blocks, as on every {kind.upper()}"
+    what = "edge lists" if kind in ("cpu", "gpu") else "dense blocks"
+    return f"{what}, as on every {kind.upper()}"
 
 
 def choose_plan(
@@ -122,23 +121,15 @@ def choose_plan(
         num_hosts: Hosts that train together.
     """
     plan = auto_plan(num_types, block_size, schedule, nodes)
-    default = PlanChoice(plan, (), reason_of_auto(num_hosts))
     # Hosts that train together must agree, whatever each has measured.
     if num_hosts > 1 or not any(map(len, parts)):
-        return default
-    sample, nodes = sampled(parts, nodes)
+        return PlanChoice(plan, (), reason_of_auto(num_hosts))
     dtype = keras.config.dtype_policy().compute_dtype
     hardware = hardware or Hardware.calibrated(dtype)
     if hardware is None:
-        large = Plan(rest=Grouped(_LARGE_GROUP), schedule=schedule)
-        rest, is_jax = plan.primitives[0], keras.backend.backend() == "jax"
-        if is_jax and rest == Grouped(max(group_sizes())):
-            # XLA multiplies large groups with all cores.
-            steps = step_sizes(sample, plan, num_types, nodes)
-            rows = np.mean([sizes[f"{rest.key()}.row"] for sizes in steps])
-            if rows >= _MANY_ROWS * num_types:
-                return dataclasses.replace(default, plan=large)
-        return default
+        plan = _with_large_groups(plan, parts, num_types, nodes)
+        return PlanChoice(plan, (), reason_of_auto())
+    sample, nodes = sampled(parts, nodes)
     rows = []
     for plan in _candidates(num_types, len(sample.senders), block_size, schedule):
         steps = step_sizes(sample, plan, num_types, nodes)
@@ -155,6 +146,18 @@ def choose_plan(
     rows.sort(key=lambda row: row["ms"])
     reason = f"supergraphs of {nodes:,} nodes; {hardware.name} {hardware.date}".strip()
     return PlanChoice(plan, tuple(rows), reason)
+
+
+def _with_large_groups(plan: Plan, parts: Sequence, num_types: int, nodes: int) -> Plan:
+    """Return the plan with groups that XLA multiplies with all cores, where it pays."""
+    rest = plan.primitives[0]
+    if keras.backend.backend() != "jax" or rest != Grouped(max(group_sizes())):
+        return plan
+    sample, nodes = sampled(parts, nodes)
+    steps = step_sizes(sample, plan, num_types, nodes)
+    rows = np.mean([sizes[f"{rest.key()}.row"] for sizes in steps])
+    large = Plan(rest=Grouped(_LARGE_GROUP), schedule=plan.schedule)
+    return large if rows >= _MANY_ROWS * num_types else plan
 
 
 def plan_seconds(plan: Plan, load: Load, hardware: Hardware) -> float:
