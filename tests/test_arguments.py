@@ -1249,7 +1249,7 @@ OTHERS = {
         "budget",
         lambda: kb.preprocessing.DynamicBatcher(budget={3: 64}),
     ),
-    "Plan of a string": ("plans", lambda: kb.plans.Plan("banded:128")),
+    "Plan of a string": ("primitives", lambda: kb.plans.Plan("banded:128")),
     "inputs with a wrong kind": (
         "inputs",
         lambda: kb.models.GCNBackbone({"kind": {"words": 3}}),
