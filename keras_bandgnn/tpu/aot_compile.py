@@ -95,15 +95,12 @@ def _synthetic_graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
     senders = np.where(
         rng.random(edges) < 0.9, near.clip(0, nodes - 1), rng.integers(0, nodes, edges)
     )
-    layers = task.preprocessor.graph_layers if task.preprocessor else []
-    lengths = [getattr(layer, "options", {}).get("max_subtokens") for layer in layers]
-    subtokens = next((length for length in lengths if length), None)
     return Graph(
         nodes,
         senders,
         receivers,
         edge_type=rng.integers(0, types, edges),
-        node=_synthetic_features(task.backbone.encoder, nodes, subtokens),
+        node=_synthetic_features(task.backbone.encoder, nodes, _lengths(task)),
         edge=_synthetic_features(getattr(task.backbone, "edge_encoder", None), edges),
         candidates=[0, 1],
         slot=0,
@@ -132,8 +129,8 @@ def _synthetic_features(
         ((kind, size),) = spec.items()
         shape = (rows, len(size) if kind == "columns" else size)
         if kind == "ids":
-            several = name == "subtoken" and num_subtokens is not None
-            shape = (rows, num_subtokens) if several else (rows,)
+            width = (lengths or {}).get(name)
+            shape = (rows,) if width is None else (rows, width)
         features[name] = np.zeros(shape, np.float32 if kind in NUMBERS else np.int32)
     return features
 
