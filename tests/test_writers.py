@@ -47,19 +47,6 @@ def save_progress(task, path):
         saving.release()
 
 
-def search(path):
-    pytest.importorskip("keras_tuner")
-    hypermodel = kb.tuning.GraphTransformerHyperModel(GRAPHS, hidden_dim=8)
-    kb.tuning.make_tuner(hypermodel, path, max_trials=2).save()
-
-
-def die(path):
-    pytest.importorskip("keras_tuner")
-    from keras_bandgnn.tuning.failures import CrashLog
-
-    CrashLog(path).add("its process crashed (SIGSEGV)")
-
-
 def calibrate(path, monkeypatch):
     monkeypatch.setenv("KERAS_BANDGNN_DATA", str(path))
     machines.machine(machines.CPU).save()
@@ -135,8 +122,6 @@ WRITERS = {
     "serving/exporting.py": lambda t, p, m: export(t, p),
     "training/save_progress.py": lambda t, p, m: save_progress(t, p),
     "preprocessing/attention/elastic_tuner.py": lambda t, p, m: decide(p),
-    "tuning/oracles.py": lambda t, p, m: search(p),
-    "tuning/failures.py": lambda t, p, m: die(p),
     "planning/cost.py": lambda t, p, m: calibrate(p, m),
     "plotting/style.py": lambda t, p, m: draw(p),
 }

@@ -14,7 +14,7 @@ _HOMES = {
     "GraphRegressorHyperModel": "tuning.graph_regressor",
     "GraphTransformerHyperModel": "tuning.graph_transformer",
     "make_tuner": "tuning.search",
-    "trial_table": "tuning.oracles",
+    "trial_table": "tuning.search",
 }
 
 __all__ = [

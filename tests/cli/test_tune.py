@@ -72,6 +72,37 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     assert "resumed" not in said and "1 trials" in said
 
 
+def test_workers(data, tmp_path, capfd):
+    out = tmp_path / "out"
+    command = ["tune", str(data), "--out", str(out), "--hidden", "4", "--epochs", "1"]
+    command += ["--batch-size", "8", "--limit", "16", "--layers", "1"]
+    assert main([*command, "--trials", "1"]) == 0
+    assert main([*command, "--trials", "3", "--workers", "2"]) == 0
+    said = capfd.readouterr().out
+    assert "resumed: 1 finished, 0 restarted" in said and "3 trials" in said
+    assert all(f"trial {k} completed" in said for k in range(3))
+    # An error of a worker is that of the command.
+    options = json.loads((out / "worker.json").read_text())
+    assert options["overwrite"] is False and options["workers"] == 2
+
+
+def test_a_worker_that_fails(data, tmp_path, capfd, monkeypatch):
+    from keras_bandgnn.cli import tune
+
+    start = tune._start
+
+    def broken(folder, name, environment):
+        if name != "chief":
+            environment = {**environment, "KERAS_BACKEND": "none"}
+        return start(folder, name, environment)
+
+    monkeypatch.setattr(tune, "_start", broken)
+    command = ["tune", str(data), "--out", str(tmp_path / "out"), "--hidden", "4"]
+    assert main([*command, "--trials", "1", "--workers", "2"]) == 1
+    message = capfd.readouterr().err
+    assert "worker0 exited with code 1" in message and "same command again" in message
+
+
 def test_errors(data, tmp_path, capsys):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()

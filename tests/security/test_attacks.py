@@ -436,14 +436,3 @@ def test_progress_that_names_other_files(folder, name):
             use()
 
 
-@pytest.mark.parametrize("name", ["../x", "/tmp/x", "", 5])
-def test_searches_that_name_other_folders(folder, name):
-    pytest.importorskip("keras_tuner")
-    from keras_bandgnn.tuning.oracles import _check_state
-
-    (folder / "oracle.json").write_text("{}")
-    (folder / "trial_0").mkdir()
-    trial = {"trial_id": name, "status": "COMPLETED", "score": 1.0, "message": None}
-    (folder / "trial_0" / "trial.json").write_text(json.dumps(trial))
-    with pytest.raises(ValueError, match="trial_id of its folder"):
-        _check_state(folder)

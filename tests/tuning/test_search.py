@@ -2,22 +2,18 @@ import errno
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import keras_bandgnn as kb
 
 keras_tuner = pytest.importorskip("keras_tuner")
 from keras_bandgnn.data.files import FolderLock  # noqa: E402
-from keras_bandgnn.tuning import failures, oracles  # noqa: E402
-from keras_bandgnn.tuning import workers as tuning_workers  # noqa: E402
-from keras_bandgnn.tuning.workers import Workers, cores_of  # noqa: E402
 
 # A hypermodel that trains nothing: its score follows from the values.
 STUB = """
@@ -57,14 +53,12 @@ def make(folder, trials=6, tuner="random", **options):
 MAIN = (
     STUB
     + """
-if os.environ.get("KERASTUNER_TUNER_ID"):
-    from keras_bandgnn.tuning.workers import end_with_parent
-    end_with_parent()
+from keras_bandgnn.tuning.search import is_worker
 folder = sys.argv[1]
 tuner = make(folder + "/search")
 tuner.hypermodel.log, tuner.hypermodel.pause = folder + "/log", folder + "/pause"
 tuner.search(GRAPHS, verbose=0)
-print(json.dumps(trial_table(tuner)) if not tuner._is_worker() else "")
+print(json.dumps(trial_table(tuner)) if not is_worker() else "")
 """
 )
 
@@ -192,98 +186,20 @@ def torn(folder, trial, oracle):
     path.write_text(json.dumps(state))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_kill_between_two_files_loses_no_trial(stub, tmp_path, known):
+def test_a_kill_during_a_trial_repeats_it(stub, tmp_path):
     whole = finished(run_to_end(stub, tmp_path / "a", trials=4))
     folder = tmp_path / "b"
     run_to_end(stub, folder, trials=3)
-    # The oracle may know of the trial that was under way, or not yet.
-    ongoing = {"tuner0": "2"} if known else {}
-    torn(folder, "2", {"ongoing_trials": ongoing, "start_order": ["0", "1"]})
+    torn(folder, "2", {"ongoing_trials": {"tuner0": "2"}, "end_order": ["0", "1"]})
     tuner = stub["make"](folder, trials=4)
     assert tuner.remaining_trials == 1
     tuner.search(stub["GRAPHS"], verbose=0)
     assert finished(kb.tuning.trial_table(tuner)) == whole
-    metrics = tuner.oracle.trials["2"].metrics
-    if "val_accuracy" in metrics.metrics:
-        assert len(metrics.get_history("val_accuracy")[0].value) == 1
-
-
-def test_a_trial_that_kills_its_process_fails_at_last(stub, tmp_path):
-    run_to_end(stub, tmp_path / "s", trials=2)
-    torn(tmp_path / "s", "1", {})
-    deaths = failures.CrashLog(tmp_path / "s" / "trial_1")
-    for count in range(failures.MAX_CRASHES):
-        assert deaths.add("its process crashed (SIGSEGV)") == count + 1
-    rows = run_to_end(stub, tmp_path / "s", trials=2)
-    (row,) = [row for row in rows if row["trial"] == "1"]
-    assert row["status"] == "failed"
-    assert row["reason"] == "crashed: its process crashed (SIGSEGV), 3 times"
-
-
-def test_what_a_signal_says_of_a_trial():
-    cause = failures.crash_cause
-    assert "crashed (SIGABRT)" in cause(signal.SIGABRT, 0)
-    # The system killed it for memory, or may have.
-    assert "memory" in cause(signal.SIGKILL, 1) and "memory" in cause(
-        signal.SIGKILL, None
-    )
-    # Others did.
-    assert cause(signal.SIGKILL, 0) is None
-    assert cause(signal.SIGTERM, 1) is None and cause(signal.SIGINT, 1) is None
-
-
-class _Oracle:
-    """An oracle of which a worker has a trial."""
-
-    def __init__(self, folder):
-        self._project_dir = str(folder)
-        trial = types.SimpleNamespace(trial_id="7")
-        self.ongoing_trials = {"tuner0": trial}
-
-    def _get_trial_dir(self, name):
-        return str(Path(self._project_dir) / f"trial_{name}")
-
-
-@pytest.mark.parametrize(
-    ("code", "kills", "counts"),
-    [
-        (-signal.SIGKILL, 1, True),
-        (-signal.SIGKILL, 0, False),
-        (-signal.SIGSEGV, 0, True),
-        (-signal.SIGTERM, 1, False),
-        (128 + signal.SIGTERM, 1, False),
-        (128 + signal.SIGINT, 1, False),
-    ],
-)
-def test_only_evidence_counts_against_a_trial(
-    tmp_path, monkeypatch, code, kills, counts
-):
-    known, said = [5], []
-    monkeypatch.setattr(tuning_workers, "memory_kills", lambda: known[0])
-    workers = Workers(_Oracle(tmp_path), 1, [], tmp_path / "logs", say=said.append)
-    for _ in range(failures.MAX_CRASHES):
-        known[0] += kills
-        workers._record_exit(0, code)
-    deaths = failures.CrashLog(tmp_path / "trial_7")
-    assert len(deaths.reasons) == (failures.MAX_CRASHES if counts else 0)
-    assert all("trial 7" in line for line in said) and len(said) == 3
-    if counts:
-        assert "has failed" in said[-1]
-        with pytest.raises(failures.FailedTrialError, match="3 times"):
-            deaths.check()
-    else:
-        assert all("not counted" in line for line in said)
-        deaths.check()
-        # It does not go on for ever.
-        with pytest.raises(RuntimeError, match="killed 11 times in trial 7"):
-            for _ in range(10):
-                workers._record_exit(0, code)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_kills_of_a_search_are_no_fault_of_its_trial(stub, tmp_path, error):
-    for _ in range(failures.MAX_CRASHES + 2):
+    for _ in range(3):
         tuner = stub["make"](tmp_path / "s", trials=2)
 
         def end(*args, **options):
@@ -315,17 +231,6 @@ def test_one_search_at_a_time_in_a_folder(stub, tmp_path):
             tuner.search(stub["GRAPHS"], verbose=0)
         with pytest.raises(RuntimeError, match="one job at a time"):
             stub["make"](tmp_path / "s", overwrite=True)
-        workers = Workers(tuner.oracle, 1, [], tmp_path / "logs")
-        with pytest.raises(RuntimeError, match="one job at a time"):
-            workers.run()
-
-
-def test_values_survive_single_precision():
-    values = {"a": 0.1, "b": 1e-7, "c": 3, "d": "x", "e": True, "f": 0.0123456789}
-    plain = oracles.plain_values(values)
-    assert {k: plain[k] for k in "abcde"} == {k: values[k] for k in "abcde"}
-    sent = {k: float(np.float32(v)) if k in "abf" else v for k, v in plain.items()}
-    assert oracles.plain_values(sent) == plain
 
 
 # === Processes ===
@@ -371,66 +276,38 @@ def test_killed_and_resumed(tmp_path):
     assert len(drawn) == 7 and drawn[0] == drawn[1]
 
 
-def test_two_workers_one_killed(stub, tmp_path):
-    script, log = tmp_path / "main.py", tmp_path / "log"
-    script.write_text(MAIN)
-    (tmp_path / "pause").touch()
-    tuner = stub["make"](tmp_path / "search")
-    tuner.save()
-    facts = tmp_path / "search" / "hypermodel.json"
-    written = facts.stat().st_mtime_ns
-    command = [sys.executable, str(script), str(tmp_path)]
-    workers = Workers(tuner.oracle, 2, command, tmp_path / "workers")
-    hit = []
-    goes_on = workers._is_running
-
-    def kill_one(number, port):
-        if len(lines(log)) >= 2 and not hit:
-            hit.append(workers.processes[0].pid)
-            (tmp_path / "pause").unlink()
-            for process in workers.processes:
-                process.kill()
-                process.wait()
-        return goes_on(number, port)
-
-    workers._is_running = kill_one
-    os.environ["PYTHONPATH"], before = (
-        environment()["PYTHONPATH"],
-        os.environ.get("PYTHONPATH"),
-    )
+def test_a_chief_and_two_workers(stub, tmp_path):
+    """keras-tuner's distributed mode, which reports what one process does."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = str(server.getsockname()[1])
+    (tmp_path / "main.py").write_text(MAIN)
+    # A search that one process began.
+    first = run_to_end(stub, tmp_path / "search", trials=1)
+    command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path)]
+    shared = {"KERASTUNER_ORACLE_IP": "127.0.0.1", "KERASTUNER_ORACLE_PORT": port}
+    names = ("chief", "worker0", "worker1")
+    processes = [
+        subprocess.Popen(
+            command, env=environment() | shared | {"KERASTUNER_TUNER_ID": name}
+        )
+        for name in names
+    ]
     try:
-        workers.run()
+        for process in processes[1:]:
+            assert process.wait(300) == 0
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-    rows = kb.tuning.trial_table(tuner)
-    assert hit and all(process.poll() is not None for process in workers.processes)
-    assert len({pid for pid, _ in lines(log)}) >= 3
-    # The same trials as those of one process, reasons of failures among them.
-    alone = run_to_end(stub, tmp_path / "alone")
+        for process in processes:
+            process.kill()
+            process.wait()
+    rows = kb.tuning.trial_table(stub["make"](tmp_path / "search"))
+    expected = run_to_end(stub, tmp_path / "serial")
+    # The same values, exactly, and the same reasons of failures.
     assert {r["trial"]: (r["values"], r["reason"]) for r in rows} == {
-        r["trial"]: (r["values"], r["reason"]) for r in alone
+        r["trial"]: (r["values"], r["reason"]) for r in expected
     }
     assert any(row["reason"] for row in rows)
-    # Workers read what the chief wrote.
-    assert facts.stat().st_mtime_ns == written
-
-
-def test_a_worker_that_cannot_begin_is_an_error(stub, tmp_path):
-    tuner = stub["make"](tmp_path / "search")
-    command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
-    with pytest.raises(RuntimeError, match="no such thing"):
-        Workers(tuner.oracle, 1, command, tmp_path / "workers").run()
-
-
-def test_cores_are_shared_out():
-    if not hasattr(os, "sched_getaffinity"):
-        pytest.skip("no affinity here")
-    cores = os.sched_getaffinity(0)
-    assert cores_of(0, 1) == sorted(cores)
-    assert cores_of(0, len(cores) + 1) is None
+    assert finished(first).items() <= finished(rows).items()
 
 
 def test_without_keras_tuner(tmp_path):
@@ -449,13 +326,3 @@ def test_without_keras_tuner(tmp_path):
         check=True,
     )
     assert "keras-bandgnn[tuner]" in done.stdout
-
-
-def test_a_worker_whose_chief_is_gone_ends():
-    code = (
-        "import time\nfrom keras_bandgnn.tuning.workers import end_with_parent\n"
-        "end_with_parent()\ntime.sleep(100)"
-    )
-    gone = {**environment(), "BANDGNN_TUNE_CHIEF": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=gone, timeout=90)
-    assert done.returncode == 1
