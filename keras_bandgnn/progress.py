@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 # Seconds after which a line is due at the latest, where there is no terminal.
 EVERY = 30.0
-# Work that knows how far it is speaks after this share of them, so that the line of
-# `signs_of_life` is not due just before its own.
+# Progress bars print after this share of them, so that the line of `heartbeat` is not
+# due just before.
 _EARLY = 5 / 6
 _QUIET_SECONDS = 2.0
 
@@ -75,8 +75,8 @@ def print_line(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Turn:
-    """When the next line of work is due, somewhat less than `EVERY` after any other."""
+class RateLimiter:
+    """Decides when a line is due: somewhat less than `EVERY` after any other."""
 
     def __init__(self):
         self._said = now()
@@ -109,12 +109,12 @@ def progress_bar(
     ...     advance(1)
     """
     start, done, bar, task = now(), 0, None, None
-    turn, terminal = Turn(), sys.stderr.isatty()
+    limiter, terminal = RateLimiter(), sys.stderr.isatty()
 
     def advance(more: float) -> None:
         nonlocal done, bar, task
         done += more
-        if shown and not terminal and turn.is_due():
+        if shown and not terminal and limiter.is_due():
             print_line(progress_text(title, done, total, now() - start))
         if bar is None and shown and terminal and now() - start > _QUIET_SECONDS:
             from rich.console import Console
@@ -134,11 +134,11 @@ def progress_bar(
 
 
 @contextlib.contextmanager
-def signs_of_life(title: str) -> Iterator[None]:
+def heartbeat(title: str) -> Iterator[None]:
     """Print how long work has taken whenever `EVERY` seconds pass without a line.
 
-    It covers what cannot say how far it is, such as one long compilation. On a terminal
-    it prints nothing.
+    It is for work without measurable progress, such as one long compilation. On a
+    terminal it prints nothing.
 
     Args:
         title: Title of the work.
@@ -156,7 +156,7 @@ def signs_of_life(title: str) -> Iterator[None]:
                 print_line(f"{title}: running for {duration(now() - start)}")
                 silent_since = now()
 
-    thread = threading.Thread(target=watch, daemon=True, name="signs of life")
+    thread = threading.Thread(target=watch, daemon=True, name="heartbeat")
     thread.start()
     try:
         yield

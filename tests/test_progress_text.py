@@ -83,11 +83,11 @@ def test_lines_go_to_standard_error_at_once(clock, monkeypatch):
 
 def test_work_that_says_nothing_shows_that_it_runs(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", 0.2)
-    with progress.signs_of_life("scale"):
+    with progress.heartbeat("scale"):
         time.sleep(0.5)
     lines = capsys.readouterr().err.splitlines()
     assert lines and set(lines) <= {"scale: running for 0 s", "scale: running for 1 s"}
-    with progress.signs_of_life("scale"):
+    with progress.heartbeat("scale"):
         for _ in range(10):
             progress.print_line("a line")
             time.sleep(0.05)
@@ -95,7 +95,7 @@ def test_work_that_says_nothing_shows_that_it_runs(monkeypatch, capsys):
     # The bar has a quarter of a second to be first, on a machine with other work, too.
     monkeypatch.setattr(progress, "EVERY", 1.5)
     with (
-        progress.signs_of_life("scale"),
+        progress.heartbeat("scale"),
         progress.progress_bar("Reading", 80, True) as advance,
     ):
         for _ in range(80):
@@ -103,13 +103,13 @@ def test_work_that_says_nothing_shows_that_it_runs(monkeypatch, capsys):
             time.sleep(0.02)
     lines = capsys.readouterr().err.splitlines()
     assert lines and all(line.startswith("Reading: ") for line in lines)
-    assert "signs of life" not in {each.name for each in threading.enumerate()}
+    assert "heartbeat" not in {each.name for each in threading.enumerate()}
 
 
 def test_a_terminal_has_bars_instead(monkeypatch, capsys):
     monkeypatch.setattr(progress, "EVERY", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with progress.signs_of_life("scale"):
+    with progress.heartbeat("scale"):
         time.sleep(0.1)
     with progress.progress_bar("Reading", 3, shown=True) as advance:
         advance(1)

@@ -32,7 +32,7 @@ from examples.benchmarks import (
 )
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
-from keras_bandgnn.progress import signs_of_life
+from keras_bandgnn.progress import heartbeat
 
 _SUBJECTS = {
     "host": (host, "reading, compiling and packing program graphs"),
@@ -100,7 +100,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         if parsed.subject not in _READERS:
             choose_backend(parsed.backend)
-        with without_tensorflow(), signs_of_life(parsed.subject):
+        with without_tensorflow(), heartbeat(parsed.subject):
             return int(_SUBJECTS[parsed.subject][0].run(parsed) or 0)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         if parsed.debug:

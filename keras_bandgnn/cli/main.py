@@ -13,7 +13,7 @@ from keras_bandgnn import config
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 from keras_bandgnn.plugins import PLUGINS
-from keras_bandgnn.progress import signs_of_life
+from keras_bandgnn.progress import heartbeat
 
 
 class _Command(NamedTuple):
@@ -182,10 +182,10 @@ def _after_interruption(parsed: argparse.Namespace) -> str:
 
 
 def _progress(command: str) -> contextlib.AbstractContextManager:
-    """Print that a command runs while it says nothing else; see `signs_of_life`."""
+    """Print that a command runs while it says nothing else; see `heartbeat`."""
     if _COMMANDS[command].waits:
         return contextlib.nullcontext()
-    return signs_of_life(command)
+    return heartbeat(command)
 
 
 def _run(arguments: Sequence[str] | None, whole_process: bool = False) -> int:

@@ -422,6 +422,6 @@ def progress_lines() -> list:
 
     On a terminal, Keras shows a progress bar.
     """
-    from keras_bandgnn.training.progress_lines import ProgressLines
+    from keras_bandgnn.training.progress_callbacks import ProgressLines
 
     return [] if sys.stdout.isatty() else [ProgressLines()]

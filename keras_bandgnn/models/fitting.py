@@ -184,8 +184,10 @@ def follow(callbacks, loader: GraphLoader):
             returned as it is.
         loader: The loader of `fit`, `evaluate` or `predict`.
     """
-    from keras_bandgnn.training.graph_progress_bar import GraphProgressBar
-    from keras_bandgnn.training.progress_lines import ProgressLines
+    from keras_bandgnn.training.progress_callbacks import (
+        GraphProgressBar,
+        ProgressLines,
+    )
     from keras_bandgnn.training.throughput_monitor import ThroughputMonitor
 
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
@@ -208,7 +210,7 @@ def shown_by(options: dict, callbacks) -> tuple:
         options: Options of `fit` or `evaluate`, `verbose` among them.
         callbacks: A callback, a list of them, a `CallbackList` or None.
     """
-    from keras_bandgnn.training.progress_lines import ProgressLines, shows_bars
+    from keras_bandgnn.training.progress_callbacks import ProgressLines, shows_bars
 
     verbose = options.get("verbose", "auto")
     if verbose == "auto" and not shows_bars():

@@ -51,7 +51,7 @@ EXPERIMENTAL = ["ElasticTuner"]
 
 _HOMES = {
     "ElasticTuner": "preprocessing.attention.elastic_tuner",
-    "GraphProgressBar": "training.graph_progress_bar",
+    "GraphProgressBar": "training.progress_callbacks",
     "LossWeightScheduler": "training.loss_weights",
     "RecompilationError": "training.recompile_guard",
     "RecompileGuard": "training.recompile_guard",

@@ -40,7 +40,7 @@ def store(tmp_path):
 def test_long_commands_print_a_line_now_and_then(store, monkeypatch, capsys):
     # Each step prints a line; what says nothing itself is not asked.
     monkeypatch.setattr(progress, "EVERY", 0.0)
-    monkeypatch.setattr(command_line, "signs_of_life", lambda _: nullcontext())
+    monkeypatch.setattr(command_line, "heartbeat", lambda _: nullcontext())
     out = store / "model"
     train = ["train", str(store), "--task", "regression", "--out", str(out)]
     train += ["--hidden", "4", "--layers", "1", "--epochs", "2", "--batch-size", "4"]

@@ -8,7 +8,7 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn import progress
-from keras_bandgnn.training.progress_lines import ProgressLines
+from keras_bandgnn.training.progress_callbacks import ProgressLines
 
 GRAPHS = [
     kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, 3]}, label=i % 2)
