@@ -11,7 +11,7 @@ from pathlib import Path
 from keras_bandgnn import plugins
 from keras_bandgnn.cli import (
     data_sets,
-    potential_options,
+    recipes,
     structures,
     train_regression,
 )
@@ -23,15 +23,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="folder or name of a preset")
     data_sets.add_data(parser, "a store, source code, or the name of a data set")
     shared.add_reading(parser)
-    potential_options.add_keys(parser.add_argument_group("structures"))
-    shared.delay_defaults(parser, (*shared.READING, *potential_options.KEYS))
+    recipes.add_keys(parser.add_argument_group("structures"))
+    shared.delay_defaults(parser, (*shared.READING, *recipes.KEYS))
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
     """Reject unsupported models, and options that the model does not read."""
     from keras_bandgnn.models import BugLocalizer, GraphRegressor, NodeSelector
 
-    keys = [name for name in potential_options.KEYS if hasattr(options, name)]
+    keys = [name for name in recipes.KEYS if hasattr(options, name)]
     if isinstance(task, NodeSelector):
         names = ("path", "split", "option", *keys)
         unused = dict.fromkeys(names, "regression models")

@@ -85,6 +85,10 @@ def handle_signals(whole_process: bool) -> Iterator[None]:
     handler = _remember if whole_process else _raise
     previous = {number: signal.signal(number, handler) for number in _NUMBERS}
     if whole_process:
+        # Python cleans up the semaphores of pools, and would warn that it had to.
+        warned = os.environ.get("PYTHONWARNINGS")
+        quiet = "ignore:resource_tracker:UserWarning"
+        os.environ["PYTHONWARNINGS"] = f"{warned},{quiet}" if warned else quiet
         # The interpreter writes to it on a signal, even while the main thread is busy
         # in native code and cannot run a handler.
         pipe, end = socket.socketpair()
@@ -164,13 +168,8 @@ def _clean() -> None:
     if files := sys.modules.get("keras_bandgnn.data.files"):
         with contextlib.suppress(Exception):
             files.discard_unfinished()
-    if "multiprocessing.util" in sys.modules:
-        import multiprocessing.util
-
-        # Python warns about leaked semaphores of pools. Finalizers of priority 0 and
-        # above wait for no other process. A process that is just starting would print
-        # an error about the missing semaphores, so children are killed first.
+    # Their parent's end would not end them at once.
+    if "multiprocessing" in sys.modules:
         with contextlib.suppress(Exception):
-            for process in multiprocessing.active_children():
+            for process in sys.modules["multiprocessing"].active_children():
                 process.kill()
-            multiprocessing.util._run_finalizers(0)

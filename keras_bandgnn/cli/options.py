@@ -1,9 +1,10 @@
 """Shared options of the commands."""
 
 import argparse
+import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from keras_bandgnn.checks import INT32_MAX
@@ -67,20 +68,47 @@ def reject_unused_options(
         )
 
 
-SELECTION = (
-    "batch_nodes",
-    "dropout",
-    "label_smoothing",
-    "optimizer",
-    "plan",
-    "precision",
-    "readout",
-    "shuffle_labels",
-)
-"""Options of `add_training` that not every model reads."""
-
 READING = ("exclude", "max_instances", "processes", "seed")
 """Options of `add_reading`."""
+
+
+# Options that may name files. Their paths are stored resolved, independent of the
+# working directory.
+_PATHS = ("data", "path", "source", "valid")
+
+
+def settings_of(options: argparse.Namespace, free: Collection[str]) -> dict:
+    """Return the options as JSON values, except the `free` ones."""
+    settings = {k: v for k, v in vars(options).items() if k not in free}
+    return json.loads(json.dumps(resolved(settings), default=str))
+
+
+def resolved(settings: Mapping) -> dict:
+    """Return settings with the paths of existing files resolved."""
+    paths = {
+        name: str(Path(value).resolve())
+        for name, value in settings.items()
+        if name in _PATHS and isinstance(value, str | Path) and Path(value).exists()
+    }
+    return {**settings, **paths}
+
+
+def differences(old: Mapping, new: Mapping, free: Collection[str] = ()) -> list[str]:
+    """Describe each changed setting with its new and old value."""
+    old = resolved(old)
+    return [
+        f"{flag(name)} is {_shown(new.get(name))}, was {_shown(old.get(name))}"
+        for name in sorted({*old, *new} - set(free))
+        if old.get(name) != new.get(name)
+    ]
+
+
+def _shown(value) -> str:
+    if value is None or value is False or value == []:
+        return "not set"
+    if value is True:
+        return "set"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 class OptionError(ValueError):
@@ -259,68 +287,3 @@ def add_ordering(group, default: str | None) -> None:
         default=default,
         help="node ordering, rcmk if omitted; bisection puts most edges into the band",
     )
-
-
-def add_training(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the model and its training."""
-    group = parser.add_argument_group("model and training")
-    group.add_argument("--hidden", type=positive, default=128, help="H: state width")
-    group.add_argument(
-        "--epochs", type=positive, default=10, help="passes over the training graphs"
-    )
-    group.add_argument(
-        "--minutes", type=above_zero, help="stop after this many minutes of training"
-    )
-    group.add_argument(
-        "--batch-nodes",
-        type=positive,
-        help="nodes per supergraph (default: 49152, 32768, 16384 or 8192, the first of "
-        "which an epoch has at least 550 and that fits the memory)",
-    )
-    group.add_argument(
-        "--optimizer", choices=("adam", "sgd"), default="adam", help="optimizer"
-    )
-    group.add_argument(
-        "--learning-rate",
-        type=above_zero,
-        help="(default: 0.002 for adam, 0.3 for sgd, 0.0001 for regression, "
-        "0.001 for potentials)",
-    )
-    group.add_argument(
-        "--dropout", type=fraction, default=0.1, help="dropout rate of the states"
-    )
-    group.add_argument(
-        "--label-smoothing",
-        type=fraction,
-        default=0.0,
-        help="probability spread evenly over the candidates",
-    )
-    group.add_argument(
-        "--readout",
-        choices=("slot", "candidate"),
-        default="slot",
-        help="score candidates with the slot's state, or without it (as in the paper)",
-    )
-    group.add_argument(
-        "--plan",
-        default="auto",
-        help="auto, segment, grouped or banded:S; append ',drop' to drop other edges",
-    )
-    group.add_argument(
-        "--precision",
-        choices=("float32", "mixed_bfloat16"),
-        default="float32",
-        help="of the states; bfloat16 is faster where processors multiply it",
-    )
-    group.add_argument(
-        "--shuffle-labels",
-        action="store_true",
-        help="train and test on random labels, to detect label leaks",
-    )
-    group.add_argument(
-        "--weights",
-        choices=("float32", "float16"),
-        default="float32",
-        help="dtype of the saved weights",
-    )
-    group.add_argument("--title", help="title of the model card")

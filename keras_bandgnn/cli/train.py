@@ -14,8 +14,7 @@ from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import (
-    potential_options,
-    regression_options,
+    recipes,
     report,
     train_potential,
     train_regression,
@@ -40,26 +39,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--task",
-        choices=("selection", "regression", "potential"),
-        default="selection",
+        choices=recipes.TASKS,
         help="variable misuse (selection), numbers per graph (regression), or energies "
-        "and forces of structures (potential)",
+        "and forces of structures (potential) (default: selection)",
+    )
+    parser.add_argument(
+        "--recipe",
+        type=shared.path,
+        metavar="FILE",
+        help="recipe.toml of another run, or the model that has it: the options that "
+        "are not passed",
     )
     parser.add_argument(
         "--out", type=shared.path, required=True, help="folder of the preset"
     )
     parser.add_argument(
-        "--seed", type=shared.natural, default=0, help="seed of weights and shuffling"
+        "--seed",
+        type=shared.natural,
+        help="seed of weights and shuffling (default: 0)",
     )
     parser.add_argument(
         "--restart", action="store_true", help="discard an interrupted run"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
-    shared.add_training(parser)
-    regression_options.add_arguments(parser)
-    potential_options.add_arguments(parser)
-    delayed = (*regression_options.OPTIONS, *potential_options.OPTIONS)
-    shared.delay_defaults(parser, (*shared.SELECTION, *delayed))
+    recipes.add_options(parser)
 
 
 def batch_nodes(store) -> int:
@@ -228,29 +231,22 @@ def print_setup(options, task, loader, stores) -> None:
         report.say(f"{loader.num_oversized:,} graphs above the budget: larger batches")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the command."""
-    if options.task == "potential":
-        potential_options.check_options(options)
-        shared.fill_defaults(options)
-        train_potential.run(options)
-        return
-    potential = dict.fromkeys(potential_options.OPTIONS, "--task potential")
-    if options.task == "regression":
-        regression_options.check_options(options, potential)
-        shared.fill_defaults(options)
-        train_regression.run(options)
-        return
-    shared.reject_unused_options(
-        options,
-        dict.fromkeys(regression_options.OPTIONS, "--task regression") | potential,
-        "--task selection",
-        "Pass the --task that reads them, or leave them out.",
-    )
-    shared.fill_defaults(options)
+def run_selection(options: argparse.Namespace) -> None:
+    """Train on the stores of a folder."""
     make_plan(options.plan)
     stores = {split: open_split(options.data, split) for split in ("train", "valid")}
     for store in stores.values():
         check_compiled(store)
     train(options, stores)
     report.say(f"model saved to {options.out}")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    recipes.complete(options)
+    tasks = {
+        "selection": run_selection,
+        "regression": train_regression.run,
+        "potential": train_potential.run,
+    }
+    tasks[options.task](options)

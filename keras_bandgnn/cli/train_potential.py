@@ -5,7 +5,7 @@ from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import (
-    potential_options,
+    recipes,
     report,
     train_regression,
     training_callbacks,
@@ -161,7 +161,7 @@ def make_task(options: argparse.Namespace, graphs: dict):
             "Expected --schedule without stress, as no training frame has one. "
             "Received: a weight of stress."
         )
-    if not stresses and options.stress_weight != potential_options.STRESS_WEIGHT:
+    if not stresses and options.stress_weight != recipes.STRESS_WEIGHT:
         raise shared.OptionError(
             "Expected no --stress-weight, as no training frame has a stress. Received: "
             f"{options.stress_weight:g}."
@@ -244,10 +244,26 @@ def epoch_lines(options: argparse.Namespace, stresses: bool):
     return EpochLines()
 
 
+def check_options(options: argparse.Namespace) -> None:
+    """Raise an OptionError for a model or a schedule that cannot be trained."""
+    if options.model not in ("painn", "schnet"):
+        raise shared.OptionError(
+            "Expected --model painn or schnet, whose energies are smooth, for --task "
+            f"potential. Received: --model {options.model}."
+        )
+    epochs = [epoch for epoch, _ in options.schedule]
+    if epochs != sorted(set(epochs)) or (epochs and epochs[-1] >= options.epochs):
+        raise shared.OptionError(
+            "Expected --schedule with ascending epochs below --epochs "
+            f"{options.epochs}. Received: {' '.join(map(str, epochs))}."
+        )
+
+
 def run(options: argparse.Namespace) -> None:
     """Train one or several potentials, evaluate on the validation frames and save."""
     from keras_bandgnn import models
 
+    check_options(options)
     training_callbacks.check_out(options, options.members)
     graphs = load_splits(options)
     # Errors of options and data come before there is a folder of the run.
@@ -320,8 +336,6 @@ def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
         valid: Validation graphs.
         work: Folder of the run.
     """
-    starts = [epoch for epoch, _ in options.schedule]
-    history = training_callbacks.History(work, "val_loss", "min", starts)
     training_callbacks.fit(
         task,
         loader,
@@ -331,16 +345,13 @@ def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
         "val_loss",
         "min",
         options.patience,
-        averaged=task.optimizer.use_ema,
+        options.plateau,
+        [epoch for epoch, _ in options.schedule],
         callbacks=[
-            training_callbacks.plateaus(
-                history, options.learning_rate, options.plateau
-            ),
             *schedules(options, task.stress_weight is not None),
             epoch_lines(options, known_stresses(valid) > 0),
         ],
         verbose=0,
-        starts=starts,
     )
 
 

@@ -4,7 +4,7 @@ import argparse
 
 from keras_bandgnn.cli import data_sets, report, training_callbacks
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
+from keras_bandgnn.cli.recipes import ATOMISTIC, TRANSFORMERS
 from keras_bandgnn.cli.report import make_card
 
 SPLITS = ("train", "valid", "test")

@@ -29,8 +29,7 @@ from keras_bandgnn.cli import (
 )
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.backend import without_tensorflow
-from keras_bandgnn.cli.regression_options import ATOMISTIC
-from keras_bandgnn.cli.training_callbacks import differences, settings_of
+from keras_bandgnn.cli.recipes import ATOMISTIC
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
@@ -311,9 +310,9 @@ def _check_folder(options: argparse.Namespace) -> None:
     if options.overwrite:
         return
     if saved.is_file():
-        new = settings_of(options, _FREE)
+        new = shared.settings_of(options, _FREE)
         with reading(saved):
-            changes = differences(read_json(saved), new, _FREE)
+            changes = shared.differences(read_json(saved), new, _FREE)
         if changes:
             raise ValueError(
                 f"Expected the search in {options.out} to have the same options. "
@@ -354,7 +353,7 @@ def tune(options: argparse.Namespace, hypermodel, splits: dict) -> None:
     from keras_bandgnn.data.files import write_json
 
     tuner = _tuner(options, hypermodel, options.overwrite)
-    write_json(Path(options.out) / "settings.json", settings_of(options, _FREE))
+    write_json(Path(options.out) / "settings.json", shared.settings_of(options, _FREE))
     sizes = "one with masks"
     if "valid" in splits:
         sizes = ", ".join(f"{len(graphs)} {split}" for split, graphs in splits.items())

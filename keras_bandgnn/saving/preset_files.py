@@ -24,6 +24,7 @@ from keras_bandgnn.saving.preset_paths import (
     ENSEMBLE,
     METADATA,
     NAMES,
+    RECIPE,
     home,
     list_presets,
 )
@@ -407,7 +408,7 @@ def ensemble_names(path: Path, count: int) -> tuple[str, ...]:
     """
     present = path.iterdir() if path.is_dir() else ()
     replaced = [entry.name for entry in present if MEMBER.fullmatch(entry.name)]
-    names = (ENSEMBLE, CARD, *member_names(count), *replaced)
+    names = (ENSEMBLE, CARD, RECIPE, *member_names(count), *replaced)
     return tuple(dict.fromkeys(names))
 
 

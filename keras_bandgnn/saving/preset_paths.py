@@ -4,12 +4,14 @@ from pathlib import Path
 
 CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
 METADATA, CARD = "metadata.json", "README.md"
+# The options of the command that trained it; not read here.
+RECIPE = "recipe.toml"
 WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
 # An ensemble has this file, and a preset of each member in a folder of its own.
 ENSEMBLE = "ensemble.json"
 # The posterior of a LastLayerLaplace, beside the folder of its task.
 LAPLACE = "laplace.npz"
-NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
+NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD, RECIPE)
 
 
 def home() -> Path:

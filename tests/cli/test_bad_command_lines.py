@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import keras_bandgnn
-from keras_bandgnn.cli import options, report
+from keras_bandgnn.cli import options, recipes, report
 from keras_bandgnn.cli.main import _parser, main
-from keras_bandgnn.cli.potential_options import (
+from keras_bandgnn.cli.recipes import (
     atom_energy,
     element_cutoff,
     share_or_path,
@@ -210,16 +210,17 @@ def test_errors_name_options_and_no_python():
     assert report.in_options(text) == "Expected x. Received: y. Pass --overwrite."
 
 
-def test_regression_refuses_options_that_it_does_not_read():
+@pytest.mark.parametrize("task", recipes.TASKS)
+def test_every_option_of_a_task_is_read(task):
+    """The table names the tasks that read an option; the others refuse it."""
     folder = Path(keras_bandgnn.__file__).parent / "cli"
+    names = {"selection": ["train"], "regression": ["train_regression", "data_sets"]}
+    names["potential"] = ["train_potential", "train_regression"]
     read = set()
-    for name in ("train_regression", "training_callbacks", "data_sets", "report"):
+    for name in (*names[task], "training_callbacks", "report"):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
             if isinstance(node, ast.Attribute):
                 if isinstance(node.value, ast.Name) and node.value.id == "options":
                     read.add(node.attr)
-    parser = argparse.ArgumentParser(add_help=False)
-    options.add_training(parser)
-    unread = {action.dest for action in parser._actions} - read
-    missing = unread - set(options.SELECTION)
-    assert not missing, f"add {sorted(missing)} to SELECTION in cli/options.py"
+    options = {o.name for o in recipes.BY_NAME.values() if task in o.tasks}
+    assert options <= read, f"nothing reads {sorted(options - read)}"

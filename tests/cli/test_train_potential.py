@@ -1,12 +1,13 @@
 import argparse
 import json
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.cli import train_potential, training_callbacks
+from keras_bandgnn.cli import resuming, train_potential, training_callbacks
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import files
 
@@ -162,26 +163,59 @@ def test_without_stresses_and_with_references(tmp_path, capsys):
     assert references == {"13": [pytest.approx(-3.2)], "29": [pytest.approx(-3.5)]}
 
 
-def test_rates_fall_where_progress_ends(tmp_path):
+def epochs_of(losses, starts, split):
+    """Best epochs, rates and ends of a run that is interrupted at an epoch."""
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+    best, rates, ends, rows = [], [], [], []
+    for first, last in ((0, split), (split, len(losses))):
+        watch = {"monitor": "val_loss", "mode": "min"}
+        checkpoint = resuming.Checkpoint(None, filepath="w.weights.h5", **watch)
+        model.save_weights = lambda *args, **options: best.append(len(rows))
+        others = [
+            keras.callbacks.ReduceLROnPlateau(
+                factor=0.5, patience=2, min_delta=0.0, **watch
+            ),
+            keras.callbacks.EarlyStopping(
+                patience=2, start_from_epoch=max(starts, default=0), **watch
+            ),
+        ]
+        metrics = resuming.Metrics(
+            Path("h.json"), rows, checkpoint, others, starts, Path("trained")
+        )
+        metrics.rate = 0.5
+        followers = [checkpoint, *others]
+        callbacks = keras.callbacks.CallbackList([metrics, *followers], model=model)
+        model.stop_training = False
+        callbacks.on_train_begin()
+        for epoch in range(first, last):
+            callbacks.on_epoch_begin(epoch)
+            rates.append(round(float(model.optimizer.learning_rate), 6))
+            callbacks.on_epoch_end(epoch, {"val_loss": losses[epoch]})
+            rows.append({"val_loss": losses[epoch]})
+            ends.append(model.stop_training)
+    return best, rates, ends
+
+
+@pytest.mark.parametrize("split", [1, 3, 5, 7])
+def test_rates_fall_and_training_ends_where_progress_does(tmp_path, monkeypatch, split):
+    monkeypatch.chdir(tmp_path)
     losses = [5, 4, 4.5, 4.2, 4.1, 3, 3.5, 3.6, 3.7]
-    rows = [{"val_loss": loss} for loss in losses]
-    (tmp_path / "history.json").write_text(json.dumps(rows))
-    history = training_callbacks.History(tmp_path, "val_loss", "min")
-    assert [history.plateaus(2, epochs) for epochs in range(10)] == [
-        *(0, 0, 0, 0, 1, 1, 1, 1, 2, 2)
-    ]
+    best, rates, ends = epochs_of(losses, [], split)
+    assert best == [0, 1, 5]
+    assert rates == [0.5] * 4 + [0.25] * 4 + [0.125]
+    assert ends[3] and ends[7] and not any(ends[:3])
 
 
-def test_losses_of_other_weights_are_not_compared(tmp_path):
-    losses = [5, 4, 4.5, 4.2, 90, 80, 85, 86]
-    rows = [{"val_loss": loss} for loss in losses]
-    (tmp_path / "history.json").write_text(json.dumps(rows))
-    history = training_callbacks.History(tmp_path, "val_loss", "min", [4])
-    best = [history.is_best(epoch, rows[epoch]) for epoch in range(8)]
-    assert best == [True, True, False, False, True, True, False, False]
-    assert [history.plateaus(2, n) for n in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+@pytest.mark.parametrize("split", [1, 3, 4, 5, 6])
+def test_losses_of_other_weights_are_not_compared(tmp_path, monkeypatch, split):
+    monkeypatch.chdir(tmp_path)
+    losses = [float("nan"), 4, 4.5, 4.2, 90, 80, 85, 86]
+    best, rates, ends = epochs_of(losses, [4], split)
+    assert best == [1, 4, 5]
+    assert rates == [0.5] * 4 + [0.25] * 4
     # Training does not end before the last weights have had their epochs.
-    assert [history.is_over(2, n) for n in range(9)] == [False] * 8 + [True]
+    assert ends == [False] * 7 + [True]
 
 
 def test_schedule_of_weights(data, tmp_path, capsys, monkeypatch):
@@ -253,7 +287,7 @@ def test_errors_name_the_file_and_the_frame(data, tmp_path, capsys):
     assert "symbols of elements" in error("--atom-energies", "Xx=1", code=2)
     assert "painn or schnet" in error("--model", "mpeu", code=2)
     said = error("--references", "--dropout", "0.5", code=2)
-    assert "--dropout (for --task selection), --references (for --task reg" in said
+    assert "--dropout (for --task selection or regression), --references (for" in said
     said = main(
         ["train", str(data), "--task", "regression", "--out", "x", "--ema", "0"]
     )

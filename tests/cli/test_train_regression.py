@@ -1,5 +1,6 @@
 import json
 import shutil
+import tomllib
 
 import keras
 import numpy as np
@@ -95,6 +96,42 @@ def test_graph_transformers(tmp_path, model, capsys):
     assert "Rings." in (tmp_path / "out" / "README.md").read_text()
 
 
+def test_a_recipe_trains_again(data, tmp_path, capsys):
+    """A model has the recipe of its training, which options of the line replace."""
+    command = ["train", str(data), "--out"]
+    options = ["--task", "regression", "--hidden", "4", "--epochs", "1", "--seed", "3"]
+    options += ["--model", "painn", "--graph", "radius:3", "--references"]
+    assert main([*command, str(tmp_path / "one"), *options]) == 0
+    recipe = (tmp_path / "one" / "recipe.toml").read_text()
+    assert 'model = "painn"' in recipe and "references = true" in recipe
+    again = ["--recipe", str(tmp_path / "one")]
+    assert main([*command, str(tmp_path / "two"), *again]) == 0
+    assert (tmp_path / "two" / "recipe.toml").read_text() == recipe
+    one, two = (
+        kb.models.GraphRegressor.from_preset(tmp_path / name) for name in ("one", "two")
+    )
+    graphs = list(kb.data.open_store(data / "test"))
+    np.testing.assert_allclose(one.predict(graphs), two.predict(graphs), rtol=1e-5)
+    file = tmp_path / "mine.toml"
+    for text, message in (
+        (recipe.replace("epochs = 1", "epochs = 0"), "--epochs"),
+        (recipe + 'plan = "auto"\n', "'plan' in"),
+        (recipe + "speed = 1\n", "'speed' in"),
+        (recipe.replace("regression", "other"), "to have a task among"),
+        ("epochs", "recipe in TOML"),
+        (None, "which is not there"),
+    ):
+        file.unlink(missing_ok=True)
+        if text is not None:
+            file.write_text(text)
+        assert main([*command, str(tmp_path / "three"), "--recipe", str(file)]) != 0
+        assert message in " ".join(capsys.readouterr().err.split())
+    other = [*command, str(tmp_path / "three"), *again, "--task", "potential"]
+    assert main(other) == 2
+    assert "a recipe of --task potential" in capsys.readouterr().err
+    assert not (tmp_path / "three").exists()
+
+
 class Killed(BaseException):
     """As a signal that cannot be caught."""
 
@@ -114,7 +151,7 @@ def test_an_interrupted_run_is_whole_or_refused(data, tmp_path, monkeypatch, cap
         patch.setattr(training_callbacks, "limits", lambda minutes: Kill())
         with pytest.raises(Killed):
             main(command)
-    names = ["best.weights.h5", "history.json", "settings.json"]
+    names = ["best.weights.h5", "history.json", "recipe.toml"]
     names += [f"progress/{path.name}" for path in (work / "progress").iterdir()]
     assert len(names) == 5
     for name in names:
@@ -123,7 +160,7 @@ def test_an_interrupted_run_is_whole_or_refused(data, tmp_path, monkeypatch, cap
             (work / name).unlink()
             if damage is not None:
                 (work / name).write_bytes(damage)
-            if damage is None and name in ("settings.json", "progress/progress.json"):
+            if damage is None and name in ("recipe.toml", "progress/progress.json"):
                 continue  # a run that has not begun, or saved nothing
             capsys.readouterr()
             assert main(command) == 1, name
@@ -131,6 +168,16 @@ def test_an_interrupted_run_is_whole_or_refused(data, tmp_path, monkeypatch, cap
             assert name.rpartition("/")[2] in said and "--restart" in said, said
             assert "Epoch" not in said
         (work / name).write_bytes(whole)
+    # A folder of 0.2.0 has the same options in JSON.
+    options = tomllib.loads((work / "recipe.toml").read_text())
+    graphs = {name: json.loads(text) for name, text in options.pop("graphs").items()}
+    old = [options | {"plan": "auto", "seed": 1}, graphs]
+    (work / "recipe.toml").unlink()
+    (work / "settings.json").write_text(json.dumps(old))
+    assert main(command) == 1
+    assert "--seed is 0, was 1. Pass" in capsys.readouterr().err
+    old[0]["seed"] = 0
+    (work / "settings.json").write_text(json.dumps(old))
     with monkeypatch.context() as patch:
         patch.setattr(GraphLoader, "fingerprint", lambda self: "another plan")
         assert main(command) == 1
@@ -206,17 +253,17 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
     [
         (
             "--model painn --option target=u0",
-            "that --task selection reads. Received: --model (for --task regression), "
-            "--option (for --task regression). Pass the --task that",
+            "that --task selection reads. Received: --model (for --task regression or "
+            "potential), --option (for --task regression). Pass the --task that",
         ),
         (
             "--task regression --attention full --plan banded:64 --shuffle-labels "
             "--readout candidate --batch-nodes 7 --dropout .5 --label-smoothing 0",
             "that --task regression --model schnet reads. Received: --batch-nodes (for "
-            "--task selection), --label-smoothing (for --task selection), --plan (for "
-            "--task selection), --readout (for --task selection), --shuffle-labels "
-            "(for --task selection), --attention (for --model graphormer or gt), "
-            "--dropout (for --model graphormer or gt).",
+            "--task selection), --label-smoothing (for --task selection), --readout "
+            "(for --task selection), --plan (for --task selection), --shuffle-labels "
+            "(for --task selection), --dropout (for --model graphormer or gt), "
+            "--attention (for --model graphormer or gt).",
         ),
         ("--task regression --model gt --graph full", "--graph (for --model schnet, "),
         (
@@ -240,8 +287,8 @@ def test_help_shows_the_defaults(capsys):
     said = " ".join(capsys.readouterr().out.split())
     for text in (
         "supergraph (default: 49152, 32768, 16384 or 8192, the first",
-        "(default: schnet)",
-        "batch (default: 32",
+        "(default: schnet for regression, painn for potential)",
+        "batch (default: 32 for regression, 8 for potential)",
     ):
         assert text in said
     assert "default: None" not in said

@@ -409,29 +409,33 @@ def _check_calibration(found) -> str | None:
 
 
 def _options() -> argparse.Namespace:
-    return argparse.Namespace(epochs=3, lr=0.01, data="a", restart=False, out=Path("o"))
+    from keras_bandgnn.cli import train
+
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    options = parser.parse_args(["a", "--out", "o", "--epochs", "3"])
+    train.recipes.complete(options)
+    return options
 
 
 def settings() -> Files:
     """The folder of a training that was interrupted."""
-    from keras_bandgnn.cli.training_callbacks import History, check_run
+    from keras_bandgnn.cli.training_callbacks import check_run
 
     def make(folder):
         check_run(_options(), {"train": [3, 5]}, folder)
-        history = History(folder, "val_loss", "min")
-        for epoch in range(2):
-            history.add(epoch, {"loss": 1.5, "val_loss": 2.5 - epoch})
+        rows = [{"loss": 1.5, "val_loss": 2.5 - epoch} for epoch in range(2)]
+        (folder / "history.json").write_text(json.dumps(rows))
 
     return _in_folder(make)
 
 
 def _read_settings(folder: Path):
-    from keras_bandgnn.cli.training_callbacks import History, check_run
+    from keras_bandgnn.cli.training_callbacks import check_run, read_history
 
     check_run(_options(), {"train": [3, 5]}, folder)
-    history = History(folder, "val_loss", "min")
-    best = history.is_best(2, {"val_loss": 2.0})
-    return best, history.is_over(5), (folder / "settings.json").read_bytes()
+    rows = read_history(folder / "history.json", "val_loss")
+    return rows, (folder / "recipe.toml").read_bytes()
 
 
 def log_of_training() -> Files:

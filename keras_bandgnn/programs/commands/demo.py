@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report
+from keras_bandgnn.cli import recipes, report
 from keras_bandgnn.cli import train as train_command
 from keras_bandgnn.programs.commands import compile as compile_command
 from keras_bandgnn.programs.commands.usages import print_suspicious_usages, score
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_reading(parser)
     shared.add_compiling(parser)
-    shared.add_training(parser)
+    recipes.add_task_options(parser, "selection")
     parser.set_defaults(exclude=EXCLUDED, steps=6, hidden=64, epochs=2, minutes=6.0)
 
 
