@@ -13,7 +13,6 @@ import os
 import socket
 import subprocess
 import sys
-import sysconfig
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path

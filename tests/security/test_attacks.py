@@ -434,5 +434,3 @@ def test_progress_that_names_other_files(folder, name):
     for use in (saver.saved, saver.clear):
         with pytest.raises(ValueError, match="damaged or incomplete"):
             use()
-
-
