@@ -13,6 +13,7 @@ import pytest
 import keras_bandgnn
 from keras_bandgnn import Graph, compat
 from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.models import task_program
 from keras_bandgnn.planning.plan_choice import choose_plan
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
@@ -306,24 +307,23 @@ def test_statistics_of_an_order_are_bounded(monkeypatch):
     assert stats["covered_edges"] == pytest.approx(near / 25)
 
 
-def test_models_over_a_task_are_bounded(monkeypatch):
-    from keras_bandgnn.models import inspection as whole_graphs
+def test_programs_of_a_task_are_bounded():
+    task = keras_bandgnn.models.GraphClassifier(
+        keras_bandgnn.models.GCNBackbone({"kind": 2}, 4), 2
+    )
 
-    class Task:
-        preprocessor = None
-        record_steps = None
+    def function(task, batch, number):
+        return batch["graph"]["mask"]
 
-    class Helper:
-        def __init__(self, task, number):
-            self.number = number
-
-    task = Task()
-    first = whole_graphs.derived_model(task, Helper, 0)
+    first = task_program.compiled(task, function, 0)
     for number in range(1, 40):
-        whole_graphs.derived_model(task, Helper, number)
+        task_program.compiled(task, function, number)
         # The one that is used stays.
-        assert whole_graphs.derived_model(task, Helper, 0) is first
-    assert len(compat.derived(task)["models"]) <= 8
+        assert task_program.compiled(task, function, 0) is first
+    programs = compat.derived(task)["programs"]
+    assert len(programs) <= task_program._MAX_PROGRAMS
+    compat.forget_programs(task)
+    assert task_program.compiled(task, function, 0) is not first
 
 
 def test_budgets_of_sequences_are_bounded(monkeypatch):

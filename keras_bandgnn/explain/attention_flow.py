@@ -35,7 +35,7 @@ class HeadReading(Probe):
             given = {**batch, "explained": {"states": states}}
             return self.scores(self.asked(self.task(given), batch), column, batch)
 
-        states = self.backbone(batch)
+        states = self.task.backbone(batch)
         _, slopes = graph_ops.value_and_gradient(values, states)
         sizes = ops.abs(ops.sum(ops.cast(states * slopes, "float32"), axis=-1))
         return {"rows": rows, "column": column, "node": {"states": sizes}}

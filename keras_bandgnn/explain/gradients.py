@@ -14,7 +14,7 @@ from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import EDGE, Probe
 from keras_bandgnn.explain.question import Question, answers, explanations
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.ops.loops import repeated
+from keras_bandgnn.models.task_program import TaskProgram
 
 # Pieces of the path that are tried before an error of the sum is accepted. Each kink
 # (ReLU) that a piece has costs a share of its length, so errors fall as pieces do.
@@ -75,12 +75,11 @@ class IntegratedGradients(Probe):
         rows = self.rows(batch, inputs)
         column = self.columns(rows, batch)
         totals = {name: ops.zeros_like(values) for name, values in inputs.items()}
-        totals = repeated(
-            self._add,
+        totals = self.repeated(
+            "add",
             batch["question"]["place"].shape[0],
             totals,
             {"batch": batch, "inputs": inputs, "column": column},
-            self,
         )
         scores = {}
         for name, total in totals.items():
@@ -100,7 +99,7 @@ class IntegratedGradients(Probe):
     def _output(self, varied, column, batch):
         return self.scores(self.rows(batch, varied), column, batch)
 
-    def _add(self, step, totals, constants):
+    def add(self, step, totals, constants):
         """Return the sums of gradients after another point of the path."""
         batch, column = constants["batch"], constants["column"]
         place, weight = (
@@ -230,19 +229,21 @@ def integrated_gradients(
     positive_int("steps", steps)
     positive_number("tolerance", tolerance)
 
-    def answer(model, batch):
-        return _integrated(model, batch, steps, tolerance)
+    def answer(program, batch):
+        return _integrated(program, batch, steps, tolerance)
 
     question = Question(task, graphs, target, index, features, edges)
     return explanations(question, IntegratedGradients, answer=answer)
 
 
-def _integrated(model: Probe, batch: dict, steps: int, tolerance: float) -> dict:
+def _integrated(
+    program: TaskProgram, batch: dict, steps: int, tolerance: float
+) -> dict:
     """Return the answers for a batch, from as many pieces of the path as it needs."""
     pieces = 1
     while True:
         parts = [
-            answers(model, {**batch, "question": {**batch["question"], **points}})
+            answers(program, {**batch, "question": {**batch["question"], **points}})
             for points in _points(steps, pieces)
         ]
         total = {

@@ -13,7 +13,6 @@ from keras_bandgnn.explain.gradients import by_name
 from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
 from keras_bandgnn.explain.question import Question, explanations
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.ops.loops import repeated
 
 # Weights of the loss, in this order.
 _TERMS = ("edge_size", "edge_entropy", "feature_size", "feature_entropy")
@@ -67,14 +66,14 @@ class MaskTraining(Probe):
         zeros = {name: self._logits(name, values) for name, values in inputs.items()}
         start = {name: each + _START for name, each in zeros.items()}
         state = [start, dict(zeros), dict(zeros), dict(zeros)]
-        logits, _, _, used = repeated(self._train, self.steps, state, constants, self)
+        logits, _, _, used = self.repeated("train", self.steps, state, constants)
         masks = {name: ops.sigmoid(logits[name]) * used[name] for name in logits}
         for name in masks:
             if self.is_embedded(name):
                 masks[name] = ops.squeeze(masks[name], axis=-1)
         return {"rows": rows, "column": column, **by_name(masks)}
 
-    def _train(self, step, state, constants):
+    def train(self, step, state, constants):
         """Return logits, Adam's means and which inputs matter after another step."""
         batch, inputs = constants["batch"], constants["inputs"]
         column, whole, scale = (constants[n] for n in ("column", "whole", "scale"))

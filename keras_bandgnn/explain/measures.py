@@ -17,11 +17,11 @@ from keras_bandgnn.checks import (
     sequence,
 )
 from keras_bandgnn.explain.explanation import LEVELS, Explanation
-from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
+from keras_bandgnn.explain.probe import EDGE, Probe, ask, output_kind
 from keras_bandgnn.explain.question import Question, answers
-from keras_bandgnn.models.inspection import derived_model
 from keras_bandgnn.models.raw_data import as_items
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import compiled
 
 
 class Masked(Probe):
@@ -64,11 +64,11 @@ def masked_rows(
     target = [each.target for each in explanations]
     edges = level == "edge"
     question = Question(task, sources, target, index, not edges, edges).checked()
-    model = derived_model(task, Masked, not edges, edges)
+    program = compiled(task, ask, Masked, not edges, edges)
     items = as_items(task, "graphs", sources)
-    loader = model.loader(items.graphs, training=False)
+    loader = program.loader(items.graphs, training=False)
     out: list = [None] * len(sources)
-    for batch, cases in question.cases(model, loader, items):
+    for batch, cases in question.cases(program, loader, items):
         keep = {
             f"keep_{name}": np.ones(batch[name]["mask"].shape, np.float32)
             for name in LEVELS
@@ -80,7 +80,7 @@ def masked_rows(
                 keep["keep_edge"][group, case.rows.edges] = case.edges.to_model(mask)
             else:
                 keep["keep_node"][group, case.rows.nodes] = mask[case.nodes]
-        rows = answers(model, {**batch, "question": {**batch["question"], **keep}})
+        rows = answers(program, {**batch, "question": {**batch["question"], **keep}})
         for case in cases:
             out[case.number] = rows["rows"][case.rows.group, case.rows.slot]
     return out

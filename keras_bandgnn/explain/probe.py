@@ -11,11 +11,11 @@ from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NUMBERS, NodeEncoder
-from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.ops.context import portable
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.ops.loops import repeated
 from keras_bandgnn.primitives.segment import Segment
 
 # Name of the factors of edges among the inputs; features of nodes cannot have it.
@@ -50,10 +50,11 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
     return found
 
 
-class Probe(GraphModel):
+class Probe:
     """The output of a task that is explained, one number for each graph.
 
-    Subclasses define `answers`; their results come from `explanations`.
+    Subclasses define `answers`, a function of a batch that `compiled` compiles; their
+    results come from `explanations`.
 
     Args:
         task: The task.
@@ -62,23 +63,11 @@ class Probe(GraphModel):
     """
 
     def __init__(self, task: Task, features: bool = True, edges: bool = True):
-        super().__init__(task.backbone, task.preprocessor)
         self.task = task
-        self.output_level = task.output_level
         self.edges = edges
         self.features = features
-        self.build()
-        self.compile()
 
-    def build(self, input_shape=None):
-        """All weights are the task's."""
-        self.built = True
-
-    def check(self, loader: GraphLoader) -> None:
-        """Raise a ValueError if the graphs do not fit the task."""
-        self.task.check(loader)
-
-    def call(self, batch, training=False):
+    def __call__(self, batch) -> dict:
         """Return the answers for a batch with a part "question"."""
         sparse = SEGMENT in batch["plan"]
         # Sparse products have no gradient by the entries of their matrix.
@@ -92,6 +81,22 @@ class Probe(GraphModel):
             batch: A batch with a part "question".
         """
         raise NotImplementedError
+
+    def repeated(self, method: str, steps: int, state, constants):
+        """Apply a method of a step, a state and constants again and again.
+
+        Args:
+            method: Name of the method; it reads none of the arguments of subclasses.
+            steps: Number of steps.
+            state: The first state, nested tensors.
+            constants: Nested tensors.
+        """
+        static = type(self), method, self.features, self.edges
+
+        def program():
+            return compiled(self.task, _take_step, *static)
+
+        return repeated(getattr(self, method), steps, state, constants, program)
 
     # === What is varied ===
 
@@ -169,7 +174,7 @@ class Probe(GraphModel):
 
     def asked(self, output, batch):
         """Return the rows of the task's output that "question" names."""
-        if self.output_level == "node":
+        if self.task.output_level == "node":
             output = graph_ops.batched_gather(output, batch["question"]["row"])
         return ops.cast(output, "float32")
 
@@ -228,6 +233,23 @@ class Probe(GraphModel):
 
         _, slopes = graph_ops.value_and_gradient(values, list(inputs.values()))
         return dict(zip(names, slopes, strict=True))
+
+
+def ask(task: Task, batch, kind: type[Probe], *options) -> dict:
+    """Return the answers of a probe, for `compiled`.
+
+    Args:
+        task: The task.
+        batch: A batch with a part "question".
+        kind: The class of the probe.
+        *options: Its arguments after the task.
+    """
+    return kind(task, *options)(batch)
+
+
+def _take_step(task: Task, data, kind: type[Probe], method: str, features, edges):
+    step = getattr(kind(task, features, edges), method)
+    return step(data["step"], data["state"], data["constants"])
 
 
 def output_kind(task: Task) -> str:

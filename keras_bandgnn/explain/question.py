@@ -15,11 +15,11 @@ from keras_bandgnn.explain.edge_places import (
     opposite_edges,
 )
 from keras_bandgnn.explain.explanation import Explanation
-from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, output_kind
+from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, ask, output_kind
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.inspection import derived_model
 from keras_bandgnn.models.raw_data import Items, as_items
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import TaskProgram, compiled
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
 
@@ -118,12 +118,12 @@ class Question(NamedTuple):
         return self
 
     def cases(
-        self, model: Probe, loader: GraphLoader, items: Items, **more
+        self, program: TaskProgram, loader: GraphLoader, items: Items, **more
     ) -> Iterator[tuple[dict, list[Case]]]:
         """Yield the batches of the question, and the graphs of each.
 
         Args:
-            model: The probe.
+            program: The program of a probe.
             loader: Its loader of the graphs.
             items: The graphs, as `as_items` returns them.
             **more: Further arrays of the part "question".
@@ -133,8 +133,8 @@ class Question(NamedTuple):
         count = items.count(len(places))
         index = _per_graph("index", self.index, count, 0)
         target = _per_graph("target", self.target, count, PREDICTED)
-        for batch in model.batches(loader, items.graphs):
-            batch = _with_segments(batch, model, loader)
+        for batch in program.batches(loader, items.graphs):
+            batch = _with_segments(batch, self.task, loader)
             shapes = keras.tree.map_structure(lambda array: tuple(array.shape), batch)
             width = self.task.compute_output_shape(shapes)[-1]
             row, column = (
@@ -185,7 +185,7 @@ def explanations(
         question: What is asked.
         kind: A `Probe` whose answers have "score", "rows", "column", "edge" and "node".
         *arguments: Arguments of its constructor after the usual ones.
-        answer: Function of the probe and a batch that returns the answers; by default
+        answer: Function of a program and a batch that returns the answers; by default
             `answers`.
         **more: Further arrays of the part "question".
     """
@@ -194,20 +194,20 @@ def explanations(
     if items.graphs is None:
         return items.spread([])
     options = question.features, question.edges, *arguments
-    model = derived_model(question.task, kind, *options)
-    loader = model.loader(items.graphs, training=False)
+    program = compiled(question.task, ask, kind, *options)
+    loader = program.loader(items.graphs, training=False)
     out: list = [None] * items.count(int(loader.starts[-1]))
-    for batch, cases in question.cases(model, loader, items, **more):
-        values = (answer or answers)(model, batch)
+    for batch, cases in question.cases(program, loader, items, **more):
+        values = (answer or answers)(program, batch)
         for case in cases:
-            out[case.number] = explanation_of(model.method, case, values)
+            out[case.number] = explanation_of(kind.method, case, values)
     return out
 
 
-def answers(model: Probe, batch) -> dict:
+def answers(program: TaskProgram, batch) -> dict:
     """Return the answers of a probe for a batch, in NumPy."""
     return keras.tree.map_structure(
-        keras.ops.convert_to_numpy, model.predict_on_batch(batch)
+        keras.ops.convert_to_numpy, program.predict_on_batch(batch)
     )
 
 
@@ -254,13 +254,13 @@ def _check_plan(loader: GraphLoader) -> None:
         )
 
 
-def _with_segments(batch, model: Probe, loader: GraphLoader) -> dict:
+def _with_segments(batch, task: Task, loader: GraphLoader) -> dict:
     """Return a batch whose plan is `Segment`, and the order of its edges."""
     edge = batch["edge"]
     if not loader.plan.primitives:
         # Attention and tiles: edges attend one by one.
         return {**batch, "plan": {}, "question": {}}
-    types = max(int(model.task.backbone.num_edge_types or 1), 1)
+    types = max(int(task.backbone.num_edge_types or 1), 1)
     key = edge["receiver"].astype(np.int64) * types
     key += edge["type"] if types > 1 else 0
     order = np.argsort(key, axis=1, kind="stable").astype(np.int32)

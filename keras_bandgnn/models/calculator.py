@@ -16,10 +16,10 @@ from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.forces import (
     TOUCHING,
-    ForceModel,
     check_displacements,
     check_energy,
 )
+from keras_bandgnn.models.task_program import TaskProgram
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.atoms_encoder import AtomsEncoder
 from keras_bandgnn.preprocessing.geometry.atoms import Atoms
@@ -111,46 +111,38 @@ class NeighbourList:
         return math.sqrt(np.einsum("ni,ni->n", moved, moved).max(initial=0))
 
 
-class SlopeModel(ForceModel):
-    """Learnt energies of a regressor, and their gradient by the displacements of edges.
+def learnt_energies_and_slopes(task, batch, apart: bool):
+    """Return learnt energies, and their gradient by the displacements of edges.
 
     They lack the constants of the normaliser, which are large: added in float32, they
     would round the energies.
 
     Args:
         task: The regressor.
+        batch: A batch.
         apart: Whether energies are those of the atoms, which add up to that of the
             structure; for tasks for which `has_atom_energies` is true.
+
+    Returns:
+        float [G, N or B, 1], and float [G, E, 3].
     """
+    graphs = batch
+    if apart:
+        # Each atom is a graph of its own to the readout, which is a sum.
+        mask = ops.convert_to_tensor(batch["node"]["mask"])
+        ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
+        node = {**batch["node"], "graph_id": ids}
+        sizes = {"mask": mask, "n_node": ops.ones_like(ids)}
+        graphs = {**batch, "node": node, "graph": sizes}
 
-    def __init__(self, task, apart: bool):
-        super().__init__(task)
-        self.apart = apart
+    def energies(displacement):
+        edge = {**batch["edge"], "displacement": displacement}
+        states = task.backbone({**batch, "edge": edge}, training=False)
+        parts = {**graphs, "edge": edge}
+        return task.learnt(task.head(states, parts), parts)
 
-    def call(self, batch, training=False):
-        """Return energies float [G, N or B, 1] and slopes float [G, E, 3]."""
-        graphs = batch
-        if self.apart:
-            # Each atom is a graph of its own to the readout, which is a sum.
-            mask = ops.convert_to_tensor(batch["node"]["mask"])
-            ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
-            node = {**batch["node"], "graph_id": ids}
-            sizes = {"mask": mask, "n_node": ops.ones_like(ids)}
-            graphs = {**batch, "node": node, "graph": sizes}
-
-        def energies(displacement):
-            edge = {**batch["edge"], "displacement": displacement}
-            states = self.task.backbone({**batch, "edge": edge}, training=False)
-            own = {**graphs, "edge": edge}
-            return self.task.learnt(self.task.head(states, own), own)
-
-        displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
-        return graph_ops.value_and_gradient(energies, displacement)
-
-    def compute_output_shape(self, input_shape):
-        """[G, N or B, 1] and [G, E, 3]."""
-        rows = input_shape["node" if self.apart else "graph"]["mask"]
-        return (*rows, 1), (*input_shape["edge"]["mask"], 3)
+    displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
+    return graph_ops.value_and_gradient(energies, displacement)
 
 
 def has_atom_energies(task) -> bool:
@@ -205,10 +197,6 @@ class Potential:
                 values = np.ascontiguousarray(ops.convert_to_numpy(weight))
                 checksum = zlib.adler32(values, checksum)
         return checksum
-
-    def program(self):
-        """Return a new program."""
-        return SlopeModel(self.task, self.apart)
 
     def results(self, structure: Atoms, pairs: Pairs, energies, slopes, member=0):
         """Return the results of the calculator.
@@ -300,7 +288,7 @@ class Potential:
 
     def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         nodes, edges = len(numbers), len(pairs.sender)
-        # Calculators of a task share its programs, each a model with static shapes.
+        # Calculators of a task share its programs, each with static shapes.
         programs = compat.derived(self.task).setdefault("calculator", {})
         node_room, edge_room = self._capacity
         if nodes >= node_room or edges > edge_room:
@@ -311,7 +299,9 @@ class Potential:
             near = [c for c in large if c[1] <= 2 * edge_room]
             self._capacity = min(near, default=(node_room, edge_room))
         if self._capacity not in programs:
-            programs[self._capacity] = self.program()
+            programs[self._capacity] = TaskProgram(
+                self.members, learnt_energies_and_slopes, self.apart
+            )
             self.stats.compilations += 1
         self.stats.edge_capacity = self._capacity[1]
         batch = one_graph(numbers, pairs, *self._capacity)

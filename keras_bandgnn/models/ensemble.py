@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.checks import (
     as_path,
@@ -18,14 +17,14 @@ from keras_bandgnn.data.files import atomic_folder, restore_replaced
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.models.calculator import (
     Potential,
-    SlopeModel,
     geometry_layer,
     has_atom_energies,
     make_calculator,
 )
-from keras_bandgnn.models.forces import ForceModel, StressModel, check_energy
+from keras_bandgnn.models.forces import check_energy, force_program, stress_program
 from keras_bandgnn.models.graph_regressor import GraphRegressor
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import compiled, task_output
 from keras_bandgnn.saving import preset_files as files
 from keras_bandgnn.saving.preset_paths import CARD, ENSEMBLE
 from keras_bandgnn.version import __version__
@@ -35,64 +34,6 @@ _TARGETS = (
     *("num_targets", "target_names", "num_classes", "class_names"),
     *("multi_label", "ordinal"),
 )
-
-
-class StackedModel(Task):
-    """Several models as one program over the same batches.
-
-    Args:
-        models: M tasks, or models of their forces or stresses, whose outputs have the
-            same shape.
-    """
-
-    def __init__(self, models: list[Task]):
-        first = models[0]
-        super().__init__(first.backbone, first.preprocessor)
-        self.models = models
-        self.output_level = first.output_level
-        self.distribution = first.distribution
-        self.build()
-        self.compile()
-
-    def build(self, input_shape=None):
-        """All weights are those of the models."""
-        self.built = True
-
-    def call(self, batch, training=False):
-        """Return the outputs of all models, stacked on a last axis M."""
-        outputs = [model(batch, training=training) for model in self.models]
-        return keras.tree.map_structure(
-            lambda *values: ops.stack(values, axis=-1), *outputs
-        )
-
-    @property
-    def program_variant(self) -> tuple:
-        """See `GraphModel.program_variant`."""
-        return tuple(model.program_variant for model in self.models)
-
-    def receptive_field(self, training: bool):
-        """Return the schedule of the models, which is the same."""
-        return self.models[0].receptive_field(training)
-
-    def features_read(self):
-        """Return the features that the first model reads."""
-        return self.models[0].features_read()
-
-    def default_preprocessor(self, graphs):
-        """Return that of the first model."""
-        return self.models[0].default_preprocessor(graphs)
-
-    def in_given_order(self, graphs, loader):
-        """Return the function that restores the caller's order; see `MaskedTask`."""
-        return self.models[0].in_given_order(graphs, loader)
-
-    def check(self, loader) -> None:
-        """Raise a ValueError if the graphs do not fit one of the models."""
-        for model in self.models:
-            for part in loader.parts:
-                model.backbone.check(part)
-            model.backbone.check_weights(loader.parts, loader.edge_weight)
-            model.check(loader)
 
 
 class Ensemble:
@@ -138,7 +79,6 @@ class Ensemble:
 
     def __init__(self, members: Iterable[Task]):
         self.members = _checked_members(members)
-        self._models: dict[str, StackedModel] = {}
 
     def predict(self, x) -> list:
         """Return the mean of the members' predictions.
@@ -164,7 +104,7 @@ class Ensemble:
             (of the members themselves: the divisor is M), in the same units.
         """
         scale = [member.ensemble_outputs for member in self.members]
-        return _moments(self._model("outputs").predict(x), scale)
+        return _moments(compiled(self, task_output).predict(x), scale)
 
     def predict_forces(self, x) -> list:
         """Return the mean of the forces; see `GraphRegressor.predict_forces`.
@@ -188,7 +128,8 @@ class Ensemble:
         Raises:
             ValueError: For members without forces, see `GraphRegressor.predict_forces`.
         """
-        return _moments(self._model("forces").predict(x))
+        self._check_regressors("forces")
+        return _moments(force_program(self).predict(x))
 
     def predict_stress(self, x) -> list:
         """Return the mean of the stresses; see `GraphRegressor.predict_stress`.
@@ -211,7 +152,8 @@ class Ensemble:
         Raises:
             ValueError: For members without stresses.
         """
-        return _moments(self._model("stress").predict(x))
+        self._check_regressors("stress")
+        return _moments(stress_program(self).predict(x))
 
     def as_calculator(self, skin: float = 0.5):
         """Return a calculator of ASE whose results are the means of the members.
@@ -245,19 +187,6 @@ class Ensemble:
         """
         self._check_regressors("a calculator")
         return make_calculator(self, skin, EnsemblePotential)
-
-    def _model(self, kind: str) -> StackedModel:
-        """Return the program of outputs, forces or stresses, made once."""
-        if kind != "outputs":
-            self._check_regressors(kind)
-        if kind not in self._models:
-            models = self.members
-            if kind != "outputs":
-                of_member = {"forces": ForceModel, "stress": StressModel}[kind]
-                models = [of_member(member) for member in self.members]
-            self._models[kind] = StackedModel(models)
-        self._models[kind].preprocessor = self.members[0].preprocessor
-        return self._models[kind]
 
     def _check_regressors(self, what: str) -> None:
         first = self.members[0]
@@ -373,16 +302,12 @@ class EnsemblePotential(Potential):
         self.members = ensemble.members
         self.apart = all(has_atom_energies(member) for member in self.members)
         # Checks structures, and holds the programs.
-        self.task = ensemble._model("outputs")
+        self.task = compiled(ensemble, task_output)
         self.properties = (
             *Potential.properties,
             *(("energies",) if self.apart else ()),
             *("energy_std", "forces_std"),
         )
-
-    def program(self) -> StackedModel:
-        """Return a new program of all members; see `Potential.program`."""
-        return StackedModel([SlopeModel(each, self.apart) for each in self.members])
 
     def results(self, structure, pairs, energies, slopes) -> dict:
         """Return the means, and the standard deviations of energy and forces.

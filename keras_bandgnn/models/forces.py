@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers.edge_geometry import forces_on_nodes, stresses_of_graphs
-from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import TaskProgram, compiled
 from keras_bandgnn.preprocessing.geometry.atoms import graph_name
 
 TOUCHING = 1e-3
@@ -51,69 +51,43 @@ def energies_and_forces(task, batch, training=False):
     return values, forces_on_nodes(slopes, batch["edge"], num_nodes)
 
 
-class ForceModel(Task):
-    """The forces of a trained regressor, for `predict`.
+def force_program(task) -> TaskProgram:
+    """Return the program of the forces of a `GraphRegressor` or an `Ensemble`.
 
-    Args:
-        task: The regressor.
+    Its outputs are float [G, N, 3]; of an ensemble [G, N, 3, M].
     """
-
-    output_level = "node"
-
-    def __init__(self, task):
-        super().__init__(task.backbone, task.preprocessor)
-        self.distribution = task.distribution
-        self.task = task
-        self.build()
-        self.compile()
-
-    def build(self, input_shape=None):
-        """All weights are the regressor's."""
-        self.built = True
-
-    def call(self, batch, training=False):
-        """Return forces float [G, N, 3]."""
-        return energies_and_forces(self.task, batch)[1]
-
-    def compute_output_shape(self, input_shape):
-        """[G, N, 3]."""
-        return (*input_shape["node"]["mask"], 3)
-
-    def check(self, loader) -> None:
-        """Raise a ValueError if edges have no displacements."""
-        self.task.check(loader)
-        check_displacements(loader)
+    return compiled(task, _forces, level="node", check=check_displacements)
 
 
-class StressModel(ForceModel):
-    """The stresses of a trained regressor, for `predict`.
+def stress_program(task) -> TaskProgram:
+    """Return the program of the stresses of a `GraphRegressor` or an `Ensemble`.
 
-    Args:
-        task: The regressor.
+    Its outputs are float [G, B, 6], NaN for cells without a volume; of an ensemble
+    [G, B, 6, M].
     """
+    return compiled(task, _stresses, level="graph", check=check_cells)
 
-    output_level = "graph"
 
-    def call(self, batch, training=False):
-        """Return stresses float [G, B, 6]; NaN for cells without a volume."""
-        _, slopes = energies_and_slopes(self.task, batch)
-        stress, volume = stresses_of_graphs(slopes, batch)
-        return ops.where(ops.expand_dims(volume > 0, -1), stress, float("nan"))
+def _forces(task, batch):
+    return energies_and_forces(task, batch)[1]
 
-    def compute_output_shape(self, input_shape):
-        """[G, B, 6]."""
-        return (*input_shape["graph"]["mask"], 6)
 
-    def check(self, loader) -> None:
-        """Raise a ValueError if graphs have no cells or edges no displacements."""
-        super().check(loader)
-        for part in loader.parts:
-            if "cell" not in part.context:
-                raise ValueError(
-                    "Expected the context feature 'cell' [3, 3] for stresses. "
-                    f"Received: context features {sorted(part.context)}. Set "
-                    "Graph(..., context={'cell': ..., 'pbc': ...})."
-                )
+def _stresses(task, batch):
+    _, slopes = energies_and_slopes(task, batch)
+    stress, volume = stresses_of_graphs(slopes, batch)
+    return ops.where(ops.expand_dims(volume > 0, -1), stress, float("nan"))
+
+
+def check_cells(loader) -> None:
+    """Raise a ValueError if graphs have no cells or edges no displacements."""
+    check_displacements(loader)
+    for part in loader.parts:
+        if "cell" not in part.context:
+            raise ValueError(
+                "Expected the context feature 'cell' [3, 3] for stresses. "
+                f"Received: context features {sorted(part.context)}. Set "
+                "Graph(..., context={'cell': ..., 'pbc': ...})."
+            )
 
 
 def check_displacements(loader) -> None:

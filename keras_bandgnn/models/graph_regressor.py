@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import compat
 from keras_bandgnn.checks import boolean
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import EDGE_COLUMNS, level_of
@@ -203,9 +202,10 @@ class GraphRegressor(RegressionTask):
         Raises:
             ValueError: For several targets, or edges without displacements.
         """
-        from keras_bandgnn.models.forces import ForceModel
+        from keras_bandgnn.models.forces import check_energy, force_program
 
-        return self._gradients("forces", ForceModel).predict(x)
+        check_energy(self)
+        return force_program(self).predict(x)
 
     def predict_stress(self, x) -> list:
         """Stresses: the derivative of the predicted energy by strain, over the volume.
@@ -223,20 +223,10 @@ class GraphRegressor(RegressionTask):
             ValueError: For several targets, graphs without cells, or edges without
                 displacements.
         """
-        from keras_bandgnn.models.forces import StressModel
-
-        return self._gradients("stress", StressModel).predict(x)
-
-    def _gradients(self, name: str, model: type):
-        """Return the model of gradients of this task, made once."""
-        from keras_bandgnn.models.forces import check_energy
+        from keras_bandgnn.models.forces import check_energy, stress_program
 
         check_energy(self)
-        derived = compat.derived(self)
-        if name not in derived:
-            derived[name] = model(self)
-        derived[name].preprocessor = self.preprocessor
-        return derived[name]
+        return stress_program(self).predict(x)
 
     def as_calculator(self, skin: float = 0.5):
         """Return a calculator of ASE: molecular dynamics, relaxation, stresses.

@@ -6,59 +6,14 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
-from keras_bandgnn import compat
 from keras_bandgnn.batch import graph_rows
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
-from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.models.raw_data import as_items
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
 )
-from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-from keras_bandgnn.primitives.plan import Plan
-
-# Models over a task's backbone that compute all nodes.
-
-
-# Cache size per task: each model holds compiled programs.
-_KEPT = 8
-
-
-def derived_model(task, kind: type, *arguments):
-    """Return a model over a task's backbone, cached so that it compiles once.
-
-    Its preprocessor is the task's, without a schedule: all nodes are computed.
-
-    Args:
-        task: The task.
-        kind: Class of the model.
-        *arguments: Arguments of the class after the task, part of the cache key.
-    """
-    known = compat.derived(task).setdefault("models", {})
-    key = (kind.__name__, *arguments)
-    if key in known:
-        model = known.pop(key)
-    else:
-        model = kind(task, *arguments)
-        while len(known) >= _KEPT:
-            del known[next(iter(known))]
-    # Recorded where the task's steps may be.
-    model.record_steps = "auto" if task.record_steps else False
-    # Most recently used last.
-    known[key] = model
-    preprocessor = task.preprocessor
-    plan = None if preprocessor is None else preprocessor.plan
-    if isinstance(plan, Plan) and plan.schedule is not None:
-        preprocessor = GraphPreprocessor(
-            preprocessor.graph_layers,
-            preprocessor.batcher,
-            plan.replace(schedule=None),
-            preprocessor.edge_weight,
-        )
-    model.preprocessor = preprocessor
-    return model
-
 
 # Vectors of nodes and graphs from the backbone of a task, for `Task.embed`.
 
@@ -70,46 +25,27 @@ _REDUCED = {
 }
 
 
-class StateModel(GraphModel):
-    """The states of a task's backbone, for `predict`.
+def layer_states(backbone, batch, layer: int, tokens: bool = False):
+    """Return the states [G, N, H] of a layer, or the tokens [G, B, H] of the graphs.
 
     Args:
-        task: The task.
+        backbone: The backbone.
+        batch: A batch.
         layer: Number of the layer, from 0; the backbone's depth for its output.
-        tokens: Whether to return the tokens of the graphs instead.
+        tokens: Whether to return the tokens instead.
     """
+    if tokens:
+        return backbone(batch, return_tokens=True)[1]
+    if layer in (-1, backbone.depth):
+        return backbone(batch)
+    for number, states in enumerate(backbone.hidden_states(batch)):
+        if number == layer:
+            return states
+    raise RuntimeError(f"no layer {layer}")
 
-    output_level = "node"
-    splits_sequences = True
 
-    def __init__(self, task, layer: int, tokens: bool = False):
-        super().__init__(task.backbone, task.preprocessor)
-        self.distribution = task.distribution
-        self.layer = layer
-        self.tokens = tokens
-        self.output_level = "graph" if tokens else "node"
-        self.build()
-        self.compile()
-
-    def build(self, input_shape=None):
-        """All weights are the backbone's."""
-        self.built = True
-
-    def call(self, batch, training=False):
-        """Return states [G, N, H], or tokens [G, B, H]."""
-        if self.tokens:
-            return self.backbone(batch, return_tokens=True)[1]
-        if self.layer in (-1, self.backbone.depth):
-            return self.backbone(batch)
-        for number, states in enumerate(self.backbone.hidden_states(batch)):
-            if number == self.layer:
-                return states
-        raise RuntimeError(f"no layer {self.layer}")
-
-    def compute_output_shape(self, input_shape):
-        """[G, N, H] or [G, B, H]."""
-        kind = "graph" if self.tokens else "node"
-        return (*input_shape[kind]["mask"], self.backbone.hidden_dim)
+def _attention_terms(backbone, batch):
+    return backbone.attention_terms(batch)
 
 
 def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
@@ -124,7 +60,8 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
     graphs = items.graphs
     if graphs is None:
         return items.spread([])
-    model = derived_model(task, StateModel, layer, tokens)
+    rows_of = "graph" if tokens else "node"
+    model = compiled(task, layer_states, layer, tokens, level=rows_of, of_backbone=True)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
     if level == "node":
@@ -198,27 +135,6 @@ class SeenGraph(NamedTuple):
     edge: dict
 
 
-class AttentionModel(GraphModel):
-    """The attention terms of a task's backbone, for `predict_on_batch`.
-
-    Args:
-        task: The task.
-    """
-
-    def __init__(self, task):
-        super().__init__(task.backbone, task.preprocessor)
-        self.build()
-        self.compile()
-
-    def build(self, input_shape=None):
-        """All weights are the backbone's."""
-        self.built = True
-
-    def call(self, batch, training=False):
-        """Return the backbone's `attention_terms`."""
-        return self.backbone.attention_terms(batch)
-
-
 def attention_weights(task, graphs) -> list:
     """Return attention weights; see `Task.attention_weights`."""
     if not hasattr(task.backbone, "attention_terms"):
@@ -236,7 +152,7 @@ def attention_weights(task, graphs) -> list:
     graphs = items.graphs
     if graphs is None:
         return items.spread([])
-    model = derived_model(task, AttentionModel)
+    model = compiled(task, _attention_terms, of_backbone=True)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
     places = list(caller_rows(graphs, loader))

@@ -1,5 +1,6 @@
 """`LastLayerLaplace`: the uncertainty of one trained regressor, by its last layer."""
 
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -14,47 +15,27 @@ from keras_bandgnn.models.error_table import labelled_outputs
 from keras_bandgnn.models.graph_regressor import GraphRegressor
 from keras_bandgnn.models.regression_task import RegressionTask
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task_program import TaskProgram, compiled
 from keras_bandgnn.saving.preset_paths import LAPLACE
 
 NOISES = ("graph", "atom")
 
 
-class FeatureModel(Task):
-    """The features of the last layer of a regressor, its outputs and sizes.
+def features_outputs_sizes(task: GraphRegressor, batch):
+    """Return the features of the last layer of a regressor, its outputs and sizes.
 
     Args:
         task: The regressor, with P features and D targets.
+        batch: A batch.
+
+    Returns:
+        float [G, B, P + D + 1], with the number of nodes last.
     """
-
-    output_level = "graph"
-
-    def __init__(self, task: GraphRegressor):
-        super().__init__(task.backbone, task.preprocessor)
-        self.distribution = task.distribution
-        self.task = task
-        self.build()
-        self.compile()
-
-    def build(self, input_shape=None):
-        """All weights are the regressor's."""
-        self.built = True
-
-    def call(self, batch, training=False):
-        """Return features, outputs and number of nodes, float [G, B, P + D + 1]."""
-        states = self.task.backbone(batch, training=False)
-        head = self.task.head
-        outputs = self.task.denormalized(head(states, batch), batch)
-        sizes = ops.expand_dims(ops.cast(batch["graph"]["n_node"], outputs.dtype), -1)
-        features = ops.cast(head.features(states, batch), outputs.dtype)
-        return ops.concatenate([features, outputs, sizes], axis=-1)
-
-    def check(self, loader) -> None:
-        """Raise a ValueError if graphs lack what the regressor reads."""
-        self.task.check(loader)
-
-    def check_labels(self, loader) -> None:
-        """Raise a ValueError if labels of graphs are missing or do not fit."""
-        RegressionTask.check_labels(self.task, loader)
+    states = task.backbone(batch, training=False)
+    outputs = task.denormalized(task.head(states, batch), batch)
+    sizes = ops.expand_dims(ops.cast(batch["graph"]["n_node"], outputs.dtype), -1)
+    features = ops.cast(task.head.features(states, batch), outputs.dtype)
+    return ops.concatenate([features, outputs, sizes], axis=-1)
 
 
 class Evidence(NamedTuple):
@@ -169,7 +150,6 @@ class LastLayerLaplace:
         """Of the normalised labels around the outputs, per graph or per node, [D]."""
         self.factor = np.ones(task.num_targets)
         """That of `calibrate`, float64 [D]."""
-        self._model = FeatureModel(task)
         self._digest = b""
 
     def fit(self, graphs, y=None) -> "LastLayerLaplace":
@@ -251,7 +231,7 @@ class LastLayerLaplace:
         """
         boolean("noise", noise)
         self._check_fitted()
-        found = self._model.predict(x)
+        found = self._program().predict(x)
         there = [at for at, row in enumerate(found) if row is not None]
         mean: list = [None] * len(found)
         std: list = [None] * len(found)
@@ -351,6 +331,12 @@ class LastLayerLaplace:
 
     # === Parts ===
 
+    def _program(self) -> TaskProgram:
+        """Return the program of `features_outputs_sizes`."""
+        # Labels of forces, which some tasks train on, have no part in it.
+        check = functools.partial(RegressionTask.check_labels, self.task)
+        return compiled(self.task, features_outputs_sizes, check_labels=check)
+
     def _weights(self) -> np.ndarray:
         """Return the weights of the last layer, float64 [P, D]."""
         layer = self.task.head.output_dense
@@ -376,7 +362,9 @@ class LastLayerLaplace:
     def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
         found = [
-            row for row in labelled_outputs(self._model, graphs, y) if row.weight > 0
+            row
+            for row in labelled_outputs(self._program(), graphs, y)
+            if row.weight > 0
         ]
         if not found:
             raise ValueError(
@@ -433,7 +421,7 @@ class LastLayerLaplace:
 
 
 class Rows(NamedTuple):
-    """What `FeatureModel` gives for n graphs.
+    """What `features_outputs_sizes` returns for n graphs.
 
     Args:
         features: float64 [n, P].

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -13,6 +12,7 @@ from keras_bandgnn.checks import as_path, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.layers.batch_layer import hop_batch
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
@@ -150,7 +150,7 @@ class _Pass:
 
     def _encoded(self) -> np.ndarray:
         """Return the embedded features of all nodes."""
-        step, out = LayerStep(self.task, _encode), None
+        step, out = compiled(self.task, _encode), None
         for rows in self._blocks():
             node = {
                 name: gathered(values, [rows], self.block_size)
@@ -166,7 +166,7 @@ class _Pass:
 
     def _layer(self, number: int, states, edges) -> tuple:
         """Return the states of all nodes, and of edges, after a layer."""
-        step = LayerStep(self.task, _run_layer, number)
+        step = compiled(self.task, _run_layer, number)
         updates = self.backbone.updates_edge_states and self.backbone.edge_encoder
         out = new_edges = None
         for rows in self._blocks():
@@ -197,7 +197,7 @@ class _Pass:
         return self.assembler.budget_for([found], budgets[-1])
 
     def _read_out(self, kept: list[np.ndarray], read_out) -> np.ndarray:
-        step, out = LayerStep(self.task, read_out), None
+        step, out = compiled(self.task, read_out), None
         for rows in self._blocks():
             seen = [gathered(states, [rows], self.block_size) for states in kept]
             mask = np.arange(self.block_size)[None] < len(rows)
@@ -213,26 +213,6 @@ class _Pass:
                 out = self._array("outputs", self.graph.num_nodes, values, store=False)
             out[rows] = values[0, : len(rows)]
         return out
-
-
-class LayerStep(keras.Model):
-    """A part of a task as a model, which Keras compiles for the backend.
-
-    Args:
-        task: The task.
-        function: From task, batch and further arguments to a dict of arrays.
-        *arguments: Further arguments.
-    """
-
-    def __init__(self, task, function, *arguments):
-        super().__init__(autocast=False, name="layer_step")
-        self.task = task
-        self.function, self.arguments = function, arguments
-        self.built = True
-
-    def call(self, batch):
-        """Return the result of the function."""
-        return self.function(self.task, batch, *self.arguments)
 
 
 def _encode(task, batch) -> dict:

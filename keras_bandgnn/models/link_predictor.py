@@ -4,7 +4,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import compat
 from keras_bandgnn.checks import (
     boolean,
     one_of,
@@ -33,6 +32,7 @@ from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.graph_arguments import options_for_graphs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
@@ -469,7 +469,7 @@ class LinkPredictor(Task):
         states = self._states(graph, by_layer)
         size = min(size, len(pairs))
         scores = [
-            self._scores(None).of(states, pairs.take(slice(start, start + size)), size)
+            self._scores(states, pairs.take(slice(start, start + size)), size)
             for start in range(0, len(pairs), size)
         ]
         return np.concatenate(scores)
@@ -551,7 +551,7 @@ class LinkPredictor(Task):
         ranks = np.empty(len(pairs))
         for start in range(0, len(pairs), chunk):
             part = slice(start, start + chunk)
-            table = np.array(self._scores(end).of(states, pairs.take(part), chunk))
+            table = np.array(self._scores(states, pairs.take(part), chunk, end))
             rows = np.arange(len(table))
             true = table[rows, asked.receivers[part]]
             if others is not None:
@@ -585,12 +585,30 @@ class LinkPredictor(Task):
             )
         return np.asarray(states, np.float32)[None]
 
-    def _scores(self, end: str | None) -> "_Scores":
-        """Return a model of the head, compiled once."""
-        models = compat.derived(self).setdefault("scores", {})
-        if end not in models:
-            models[end] = _Scores(self.head, end)
-        return models[end]
+    def _scores(
+        self, states: np.ndarray, pairs: NodePairs, size: int, end: str | None = None
+    ) -> np.ndarray:
+        """Return the scores [q] of pairs; or [q, N], with each node at one end.
+
+        Args:
+            states: float32 [1, N, H].
+            pairs: At most `size` pairs.
+            size: What pairs are padded to, so that steps have one shape.
+            end: The end of pairs that all nodes take; None to score the pairs
+                themselves.
+        """
+        missing = (0, size - len(pairs))
+        pair = {
+            name: np.pad(ids, missing)[None]
+            for name, ids in (
+                ("sender", pairs.senders),
+                ("receiver", pairs.receivers),
+                ("type", pairs.types),
+            )
+        }
+        program = compiled(self, _pair_scores, end)
+        out = program.predict_on_batch({"states": states, "pair": pair})
+        return np.asarray(out)[0, : len(pairs)]
 
     # === Graphs and loaders ===
 
@@ -887,47 +905,12 @@ def _holds_graphs(x) -> bool:
     return hasattr(x, "node_ptr") or hasattr(x, "shards")
 
 
-class _Scores(keras.Model):
-    """Scores of pairs from stored states.
-
-    Args:
-        scorer: The `LinkScorer`.
-        end: The end of pairs that all nodes take; None to score the pairs themselves.
-    """
-
-    def __init__(self, scorer: LinkScorer, end: str | None):
-        # TensorFlow refuses names that begin with an underscore.
-        super().__init__(name="pair_scores")
-        self.scorer = scorer
-        self.end = end
-        self.built = True
-
-    def call(self, inputs):
-        """Return scores [1, Q] or [1, Q, N]."""
-        states = inputs["states"]
-        if self.end is None:
-            return self.scorer(states, {"pair": inputs["pair"]})
-        return self.scorer.score_nodes(states, {"pair": inputs["pair"]}, self.end)
-
-    def of(self, states: np.ndarray, pairs: NodePairs, size: int) -> np.ndarray:
-        """Return the scores [q] or [q, N] of pairs.
-
-        Args:
-            states: float32 [1, N, H].
-            pairs: At most `size` pairs.
-            size: What pairs are padded to, so that steps have one shape.
-        """
-        missing = (0, size - len(pairs))
-        pair = {
-            name: np.pad(ids, missing)[None]
-            for name, ids in (
-                ("sender", pairs.senders),
-                ("receiver", pairs.receivers),
-                ("type", pairs.types),
-            )
-        }
-        out = self.predict_on_batch({"states": states, "pair": pair})
-        return np.asarray(out)[0, : len(pairs)]
+def _pair_scores(task, inputs, end: str | None):
+    """Return scores [1, Q] or [1, Q, N] of pairs from stored states."""
+    states, parts = inputs["states"], {"pair": inputs["pair"]}
+    if end is None:
+        return task.head(states, parts)
+    return task.head.score_nodes(states, parts, end)
 
 
 class _Answers:

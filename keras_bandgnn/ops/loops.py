@@ -91,11 +91,11 @@ def map_pieces(function, pieces, shared):
     return backend.map_pieces(function, pieces, shared)
 
 
-def repeated(body, steps: int, state, constants, model):
+def repeated(body, steps: int, state, constants, program):
     """Apply a step to a state again and again, without gradients.
 
-    On JAX and TensorFlow this is a loop in the compiled program. torch records the
-    step, and replays it without Python's overhead.
+    On JAX and TensorFlow this is a loop in the compiled program. On torch each step is
+    one of another model, which is recorded like all others.
 
     Args:
         body: `body(step, state, constants)` returns the next state; it reads weights
@@ -103,14 +103,14 @@ def repeated(body, steps: int, state, constants, model):
         steps: Number of steps.
         state: Nested tensors.
         constants: Nested tensors that all steps read.
-        model: The model that the step calls; its `record_steps` says whether torch may
-            record the step, for this call and later ones.
+        program: Function without arguments that returns a model of the body, from the
+            dict of "step", "state" and "constants".
 
     Returns:
         The last state.
     """
     if backend.repeated is not None:
-        return backend.repeated(body, steps, state, constants, model)
+        return backend.repeated(program(), steps, state, constants)
     return keras.ops.fori_loop(
         0, steps, lambda step, state: body(step, state, constants), state
     )

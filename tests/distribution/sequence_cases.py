@@ -24,7 +24,8 @@ import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
 from keras_bandgnn.layers import dense as flat_dense
 from keras_bandgnn.layers import dropout
-from keras_bandgnn.models.inspection import StateModel
+from keras_bandgnn.models.inspection import layer_states
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
@@ -267,7 +268,11 @@ CASES = {
     "NodeRegressor": (task(kb.models.NodeRegressor, 2), "node"),
     "NodeSelector": (task(kb.models.NodeSelector, readout="slot"), "candidate"),
     "States": (
-        lambda: model(lambda: StateModel(kb.models.NodeClassifier(gt(), 2), 0)),
+        lambda: model(
+            lambda: compiled(
+                kb.models.NodeClassifier(gt(), 2), layer_states, 0, of_backbone=True
+            )
+        ),
         "node",
     ),
 }

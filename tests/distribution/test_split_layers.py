@@ -12,7 +12,7 @@ from registered import plain_graphs, registered
 
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import check_layers
-from keras_bandgnn.models.inspection import StateModel
+from keras_bandgnn.models.task_program import TaskProgram
 from keras_bandgnn.preprocessing import GraphPreprocessor
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
@@ -25,7 +25,7 @@ LAYERS = {
         for name, cls in registered(keras.layers.Layer).items()
         if not issubclass(cls, GraphLayer | Batcher | GraphPreprocessor)
     },
-    "States": StateModel,
+    "States": TaskProgram,
 }
 on_jax = pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="JAX runs programs over meshes"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.models.calculator import SlopeModel
+from keras_bandgnn.models.task_program import TaskProgram
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     FullyConnectedGraph,
@@ -186,9 +186,9 @@ def test_a_run_is_one_program_and_keeps_momentum(monkeypatch):
     from ase.md.verlet import VelocityVerlet
 
     calls = []
-    own = SlopeModel.call
+    call = TaskProgram.call
     monkeypatch.setattr(
-        SlopeModel, "call", lambda *args, **kw: calls.append(1) or own(*args, **kw)
+        TaskProgram, "call", lambda *args, **kw: calls.append(1) or call(*args, **kw)
     )
     # A gentle potential: random weights have no repulsion.
     normalizer = TargetNormalizer("atom", mean=[0.0], std=[0.05])

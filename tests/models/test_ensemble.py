@@ -8,7 +8,7 @@ import pytest
 from test_calculator import crystal, task_of
 
 import keras_bandgnn as kb
-from keras_bandgnn.models.ensemble import StackedModel
+from keras_bandgnn.models.task_program import TaskProgram
 
 pytestmark = pytest.mark.every_backend(
     "one_program_runs", "energies_forces", "saved_and_loaded"
@@ -118,12 +118,12 @@ def test_energies_forces_and_stresses_of_potentials():
 
 def test_one_program_runs_all_members(monkeypatch):
     calls, packed = [], []
-    own, load = StackedModel.call, StackedModel.batches
+    call, load = TaskProgram.call, TaskProgram.batches
     monkeypatch.setattr(
-        StackedModel, "call", lambda *args, **kw: calls.append(1) or own(*args, **kw)
+        TaskProgram, "call", lambda *args, **kw: calls.append(1) or call(*args, **kw)
     )
     monkeypatch.setattr(
-        StackedModel, "batches", lambda *args: packed.append(1) or load(*args)
+        TaskProgram, "batches", lambda *args: packed.append(1) or load(*args)
     )
     ensemble = kb.models.Ensemble(potentials())
     for _ in range(3):

@@ -6,7 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.distribution.replica_group import ReplicaGroup
+import keras_bandgnn as kb
+from keras_bandgnn import compat
+from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.ops.dropout import dropout
 from keras_bandgnn.ops.loops import repeated
 
@@ -35,31 +37,39 @@ def test_a_piece_has_the_same_mask_whenever_it_is_computed():
 
 def test_repeated_reads_weights_and_constants_of_each_call():
     """Also where a step is recorded, which it is from the second call on."""
-    dense = keras.layers.Dense(3, use_bias=False)
-    dense.build((None, 3))
-    rng, model = np.random.default_rng(0), keras.Sequential([dense])
-    model.record_steps = "auto"
-    model.run_eagerly, model.jit_compile = False, False
-    model.distribution = ReplicaGroup()
+    task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 3), 3)
+    dense, rng = task.head.output_dense, np.random.default_rng(0)
 
     def body(step, state, constants):
         factor = ops.cast(step, "float32")
-        moved = dense(state["x"]) * constants["scale"] + constants["ids"][0] * factor
+        moved = state["x"] * dense.kernel * constants["scale"]
+        moved = moved + constants["ids"][0] * factor
         return {"x": ops.tanh(moved), "count": state["count"] + 1.0}
+
+    def step(task, data):
+        return body(data["step"], data["state"], data["constants"])
+
+    # As code of the library, which alone is recorded.
+    body.__module__ = step.__module__ = "keras_bandgnn"
+    program = compiled(task, step)
 
     def run(scale, ids):
         state = {"x": ops.ones((2, 3)), "count": ops.zeros(())}
         constants = {"scale": ops.array(scale), "ids": ops.array(ids)}
-        out = repeated(body, 40, state, constants, model)
+        out = repeated(body, 40, state, constants, lambda: program)
         assert float(out["count"]) == 40
         return ops.convert_to_numpy(out["x"])
 
     for _ in range(4):
-        kernel = rng.normal(size=(3, 3)).astype("float32") / 3
-        dense.set_weights([kernel])
+        kernel = rng.normal(size=dense.kernel.shape).astype("float32")
+        dense.kernel.assign(kernel)
         scale = rng.normal(size=3).astype("float32")
         ids = rng.normal(size=(2,)).astype("float32") / 40
         x = np.ones((2, 3), "float32")
         for step in range(40):
-            x = np.tanh(x @ kernel * scale + ids[0] * step)
+            x = np.tanh(x * kernel * scale + ids[0] * step)
         np.testing.assert_allclose(run(scale, ids), x, atol=1e-5)
+    if keras.backend.backend() == "torch":
+        records = compat.derived(program)["records"]["predict", "auto"]
+        (shape,) = records.shapes.values()
+        assert shape.record is not None and not records.changes

@@ -79,8 +79,8 @@ others:
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.
 
-`repeated(body, steps, state, constants, model)`
-    See `ops.loops`.
+`repeated(model, steps, state, constants)`
+    See `ops.loops`; the model takes one step.
 
 Functions that a backend lacks are None; `ops` then composes them from others.
 """

@@ -19,7 +19,6 @@ from keras_bandgnn.ops.backend.torch_filters import FilteredSum
 from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
 from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
-from keras_bandgnn.ops.backend.torch_loops import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,
@@ -28,6 +27,7 @@ from keras_bandgnn.ops.backend.torch_steps import (
 )
 from keras_bandgnn.ops.backend.torch_steps import random_states as random_states
 from keras_bandgnn.ops.backend.torch_steps import recorded as recorded
+from keras_bandgnn.ops.backend.torch_steps import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import (
     set_random_states as set_random_states,
 )
@@ -100,7 +100,7 @@ def recomputed(function):
 
 
 def can_branch():
-    """Return False while `torch_loops` records a program, which has one branch."""
+    """Return False while torch traces what is no step: a program of one branch."""
     if is_recording():
         return True
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")

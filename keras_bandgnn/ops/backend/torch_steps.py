@@ -584,3 +584,15 @@ _KINDS = {
     "test": _EvaluationRecord,
     "predict": _PredictionRecord,
 }
+
+
+def repeated(model: keras.Model, steps: int, state, constants):
+    """Repeat a step of a model; see `ops.loops`."""
+    # Recorded on its own, instead of as many times as it is taken.
+    check_recordable("a loop")
+    device = keras.tree.flatten(state)[0].device
+    for number in torch.arange(steps, device=device):
+        data = {"step": number, "state": state, "constants": constants}
+        # Replayed steps return inference tensors, which no other step may read.
+        state = keras.tree.map_structure(torch.clone, model.predict_step(data))
+    return state
