@@ -96,6 +96,8 @@ class MaskTraining(Probe):
             if name == EDGE:
                 pair = ops.convert_to_tensor(batch["question"]["pair"])
                 slope = 0.5 * (slope + ops.take_along_axis(slope, pair, axis=1))
+            # Adam. Keras' own would create variables of each shape of batch, which
+            # compiled programs cannot.
             mean = _BETA[0] * means[name] + (1 - _BETA[0]) * slope
             square = _BETA[1] * squares[name]
             square = square + (1 - _BETA[1]) * ops.square(slope)

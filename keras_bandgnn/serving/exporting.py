@@ -88,6 +88,8 @@ class FlatModel(keras.Model):
     """
 
     def __init__(self, task, signature: Signature, sums: str):
+        # No `TaskProgram`: `keras.Model.export` would write its optimizer and metrics,
+        # and passes a list of arrays instead of a batch.
         super().__init__(autocast=False)
         self.task = task
         self.signature = signature

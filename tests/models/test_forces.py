@@ -9,6 +9,7 @@ from keras_bandgnn.preprocessing import (
     FullyConnectedGraph,
     GraphPreprocessor,
     KNearestGraph,
+    RCMKCompile,
 )
 
 pytestmark = pytest.mark.every_backend("slope", "learns")
@@ -68,6 +69,26 @@ def test_forces_are_the_negative_slope_of_the_energy(name):
     # Nothing moves as a whole.
     for own in forces:
         np.testing.assert_allclose(own.sum(axis=0), 0, atol=1e-4 * largest)
+
+
+def test_forces_are_in_the_order_of_the_caller():
+    rng = np.random.default_rng(0)
+    graphs = [molecule(rng, size) for size in (5, 3, 7)]
+    task = task_of("painn", KNearestGraph(2))
+    ensemble = kb.models.Ensemble([task, task_of("painn", KNearestGraph(2))])
+    forces = task.predict_forces(graphs)
+    # A layer that orders the nodes of batches in another way.
+    layers = [KNearestGraph(2), RCMKCompile(4)]
+    for member in ensemble.members:
+        member.preprocessor = GraphPreprocessor(layers, DynamicBatcher(8))
+    for own, mean, expected in zip(
+        task.predict_forces(graphs),
+        ensemble.predict_forces(graphs),
+        forces,
+        strict=True,
+    ):
+        np.testing.assert_allclose(own, expected, atol=1e-5)
+        np.testing.assert_allclose(mean, expected, atol=1e-5)
 
 
 def test_forces_of_a_crystal_do_not_depend_on_its_cell():
