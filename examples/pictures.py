@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 import keras_bandgnn as kb
-from keras_bandgnn import preprocessing, primitives
+from keras_bandgnn import plans, preprocessing
 
 PALE = "#e8eaf6"
 
@@ -148,7 +148,7 @@ def main() -> None:
     compiled = [preprocessing.RCMKCompile(64)(graph) for graph in small]
     nodes = sum(graph.num_nodes for graph in compiled)
     batcher = preprocessing.DynamicBatcher(budget={"node": 64 * (nodes // 64 + 2)})
-    plan = primitives.Plan(primitives.Banded(64))
+    plan = plans.Plan(plans.Banded(64))
     loader = preprocessing.GraphLoader(compiled, batcher, plan, shuffle=False)
     x = loader[0][0]
     packing(x, options.out / "supergraph.png")

@@ -34,24 +34,12 @@ def nodes(tmp_path):
 
 @pytest.fixture
 def molecules(tmp_path):
-    """Molecules in arrays, as for the sets of MoleculeNet."""
-    sizes = np.arange(3, 15)
-    node_ptr = np.append(0, np.cumsum(sizes))
-    ends = [[np.arange(n - 1), np.arange(1, n)] for n in sizes]
-    edge_ptr = node_ptr - np.arange(len(node_ptr))
-    part = np.arange(len(sizes)) % 3
-    np.savez(
-        tmp_path / "esol.npz",
-        atom=RNG.integers(0, 5, (node_ptr[-1], 8)).astype(np.uint8),
-        node_ptr=node_ptr,
-        edge_index=np.concatenate(ends, axis=1).astype(np.uint16),
-        bond=RNG.integers(0, 4, (edge_ptr[-1], 3)).astype(np.uint8),
-        edge_ptr=edge_ptr,
-        y=RNG.normal(size=(len(sizes), 1)).astype(np.float32),
-        task=["a"],
-        split_random=part,
-        split_scaffold=part,
-    )
+    """Molecules of several scaffolds, in the columns of ESOL."""
+    pytest.importorskip("rdkit")
+    lines = ["smiles,measured log solubility in mols per litre"]
+    for size in range(3, 23):
+        lines.append(f"OC1{'C' * (size - 2)}C1,{RNG.normal():.3f}")
+    (tmp_path / "delaney-processed.csv").write_text("\n".join(lines) + "\n")
     return tmp_path
 
 
