@@ -79,12 +79,11 @@ def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
 
 def load_hardware(path: Path | None, dtype: str):
     """Load the constants of a TPU from a file; None for none."""
-    from keras_bandgnn.data.reading import read_json
     from keras_bandgnn.planning.cost import Hardware
 
     if path is None:
         return None
-    hardware = Hardware.from_dict(read_json(path))
+    hardware = Hardware.from_file(path)
     if not hardware.name.endswith(f", {dtype}"):
         raise ValueError(
             f"Expected constants for {dtype}. Received: --hardware {path}, of "

@@ -14,10 +14,10 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import one_of, refuse
+from keras_bandgnn.checks import one_of
 from keras_bandgnn.config import cache_folder, cpu_model
 from keras_bandgnn.data.files import write_json
-from keras_bandgnn.data.reading import read_json
+from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.ops.backend import current as backend
 
 # Each rate, and the sizes at which it is measured; between them, logarithms are
@@ -107,7 +107,7 @@ class Hardware:
     def calibrated(cls, dtype: str = "float32") -> "Hardware | None":
         """Return the constants that `bandgnn calibrate` measured here, or None."""
         path = cls.path(dtype)
-        return cls.from_dict(read_json(path)) if path.exists() else None
+        return cls.from_file(path) if path.exists() else None
 
     @staticmethod
     def path(dtype: str = "float32") -> Path:
@@ -123,8 +123,9 @@ class Hardware:
         return path
 
     @classmethod
-    def from_dict(cls, constants: Mapping) -> "Hardware":
+    def from_file(cls, path: Path) -> "Hardware":
         """Read a file of `save`; raise a ValueError for anything else."""
+        constants = read_json(path)
         try:
             hardware = cls(**constants)
             rates = [hardware.rates[name] for name in SIZES]
@@ -134,8 +135,8 @@ class Hardware:
         except (KeyError, TypeError, OverflowError):
             valid = False
         if not valid:
-            expected = "constants that `bandgnn calibrate` measured"
-            refuse("constants", expected, constants, "Calibrate again.")
+            expected = "to have constants that `bandgnn calibrate` measured"
+            refuse_file(path, expected, constants, "Run `bandgnn calibrate` again.")
         return hardware
 
 

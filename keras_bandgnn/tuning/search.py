@@ -19,7 +19,7 @@ from keras_bandgnn.checks import (
     refuse,
     seed_number,
 )
-from keras_bandgnn.data.files import FULL, FolderLock, write_json
+from keras_bandgnn.data.files import FULL, FolderLock, atomic_write, write_json
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.failures import DiskError
@@ -202,7 +202,8 @@ class GraphTuner(keras_tuner.Tuner):
         if is_worker() and trial.message is not None:
             self.get_trial_dir(trial.trial_id)
             file = _message_file(Path(self.project_dir), trial.trial_id)
-            file.write_text(trial.message, "utf-8")
+            with atomic_write(file) as stream:
+                stream.write(trial.message.encode())
         super().on_trial_end(trial)
 
     def search(self, *args, **options):

@@ -349,6 +349,7 @@ ELSEWHERE = {
     "serving/graph_packer.py": "within `atomic_folder`",
     "plotting/style.py": "to an open `atomic_write`",
     "distribution/jax_data_parallel.py": "a temporary folder",
+    "cli/tune.py": "the output of worker processes",
     "training/save_progress.py": "a temporary folder, on hosts that keep nothing",
     "tuning/workers.py": "logs of workers, appended to",
 }

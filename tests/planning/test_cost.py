@@ -155,12 +155,13 @@ def test_a_corrupted_file_is_an_error_that_names_the_command(name, text):
     assert "calibrate" in str(error.value) or path.name in str(error.value)
 
 
-def test_calibrate_measures_all_constants(monkeypatch):
+def test_calibrate_measures_all_constants(monkeypatch, tmp_path):
     monkeypatch.setattr(cost_module, "_ROUNDS", 2)
     seen = []
     hardware = calibrate(progress=lambda *done: seen.append(done))
-    constants = json.loads(json.dumps(dataclasses.asdict(hardware)))
-    assert Hardware.from_dict(constants) == hardware
+    path = tmp_path / "hardware.json"
+    path.write_text(json.dumps(dataclasses.asdict(hardware)))
+    assert Hardware.from_file(path) == hardware
     assert hardware.date and keras.backend.backend() in hardware.name
     assert all(np.isfinite(hardware.matmul_seconds(n, n, n)) for n in (1, 100))
     dones, totals = zip(*seen, strict=True)

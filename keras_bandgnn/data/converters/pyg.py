@@ -35,7 +35,7 @@ def from_pyg(
     Args:
         data: One graph; heterogeneous data and batches are rejected.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `y`. If omitted, it
-            is `data.label_level`, which `to_pyg` writes, otherwise inferred from the
+            is the `label_level` that `to_pyg` writes, otherwise inferred from the
             number of rows. Required for other `y` of one row in a graph of one node,
             and of as many rows as nodes and edges.
         levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose number of
