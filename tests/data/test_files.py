@@ -351,7 +351,6 @@ ELSEWHERE = {
     "distribution/jax_data_parallel.py": "a temporary folder",
     "cli/tune.py": "the output of worker processes",
     "training/save_progress.py": "a temporary folder, on hosts that keep nothing",
-    "tuning/workers.py": "logs of workers, appended to",
 }
 CALLS = {"write_text", "write_bytes", "savefig", "mkdtemp", "mkstemp", "rename"}
 CALLS |= {"NamedTemporaryFile", "TemporaryDirectory", "symlink_to", "savez", "to_csv"}

@@ -134,17 +134,20 @@ def test_weights_are_those_of_keras(graphs, name):
     assert_same(graphs, model(), lambda: OPTIMIZERS[name](1e-3), slower)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_optimizers(graphs, name):
     assert_same(graphs, model(), OPTIONS[name], slower)
 
 
+@pytest.mark.release
 def test_the_usual_optimizers_are_part_of_the_graph(graphs):
     for make in (K.Adam, K.AdamW, K.RMSprop, OPTIONS["global norm"]):
         records = assert_same(graphs, model(), make)
         assert all(record.update is not None for record in records), make
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["GTBackbone", "PaiNNBackbone", "GGNNBackbone"])
 def test_backbones(graphs, name):
     assert_same(graphs, model(name), K.Adam)
@@ -216,6 +219,7 @@ def test_a_failed_capture_leaves_torch_as_it_was(graphs):
     assert_same(graphs, model("GTBackbone"), K.Adam)
 
 
+@pytest.mark.release
 def test_graphs_come_and_go(graphs):
     # The memory of a graph goes with the last that shares it.
     for _ in range(3):
@@ -257,6 +261,7 @@ def by_values():
     return K.Adam(K.schedules.PiecewiseConstantDecay([100], [1e-2, 1e-3]))
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("change", "optimizer"),
     [
@@ -279,6 +284,7 @@ def test_changes_of_what_updates_weights_are_seen(graphs, change, optimizer):
     assert record.update is not None and len(graphs.captured) >= 2
 
 
+@pytest.mark.release
 def test_an_update_that_changes_in_each_epoch_is_left_to_keras(graphs):
     def change(task):
         class Lighter(keras.callbacks.Callback):

@@ -342,6 +342,7 @@ def test_gradients_of_all_neighbours_add_up_to_that_of_the_whole_graph():
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.release
 @on_torch
 @pytest.mark.parametrize("reduce", ["mean", "sum"])
 def test_gradients_of_sampled_neighbours_are_unbiased(reduce):

@@ -183,6 +183,7 @@ print(*counts, guard.count)
     assert len(list(tmp_path.glob("*before_optimizations.txt"))) == 3 + 2 + 1
 
 
+@pytest.mark.release
 @pytest.mark.skipif(BACKEND != "torch", reason="torch.compile")
 def test_count_is_the_number_of_steps_in_which_torch_compiles(monkeypatch):
     import torch
