@@ -54,7 +54,7 @@ def calibrate(path, monkeypatch):
 
 def decide(path):
     tuner = ElasticTuner(lambda multiple: None, path=path / "decisions.json")
-    tuner._write()
+    tuner.on_epoch_end(0, {"loss": 1.0})
 
 
 def draw(path):

@@ -17,7 +17,7 @@ from keras_bandgnn.plugins import PLUGINS
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="no such signals there")
 
-# Forks a process per command, and one per way of not listening, each of which parses its
+# Forks a process per command and one per way of not listening, each of which parses its
 # own command line, and ends them all by a signal.
 SCRIPT = """
 import gc, json, os, signal, sys, time
