@@ -66,8 +66,9 @@ for command, line in LINES.items():
         handle = os.open(f"{folder}/{command}-{name}", os.O_WRONLY | os.O_CREAT)
         os.dup2(handle, 1), os.dup2(handle, 2)
         import importlib
-        module = importlib.import_module(
-            "keras_bandgnn.cli." + command.replace("-", "_"))
+        from keras_bandgnn.plugins import PLUGINS
+        home = "cli." + command.replace("-", "_")
+        module = importlib.import_module("keras_bandgnn." + PLUGINS.get(home, home))
         def run(options, way=way, ready=f"{folder}/{command}-{name}.ready"):
             open(ready, "w").close()
             way(options)
