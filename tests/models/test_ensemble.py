@@ -10,9 +10,7 @@ from test_calculator import crystal, task_of
 import keras_bandgnn as kb
 from keras_bandgnn.models.task_program import TaskProgram
 
-pytestmark = pytest.mark.every_backend(
-    "one_program_runs", "energies_forces", "saved_and_loaded"
-)
+pytestmark = pytest.mark.every_backend("energies_forces")
 
 COUNT = 3
 
