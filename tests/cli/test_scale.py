@@ -52,7 +52,7 @@ def test_topologies():
     # The given slice takes the place of another one of its size.
     assert make_topologies("v5e:4x4", [16, 8]) == ["v5e:2x4", "v5e:4x4"]
     assert make_topologies("v2:4x16", [128]) == ["v2:4x16"]
-    with pytest.raises(ValueError, match="256 cores for v6e. Received: 512"):
+    with pytest.raises(ValueError, match="256 cores for v6e. Received: cores=512"):
         make_topologies("v6e", [512])
 
 

@@ -12,7 +12,7 @@ import keras_bandgnn as kb
 from keras_bandgnn import compat
 from keras_bandgnn.models import fitting
 
-pytestmark = pytest.mark.every_backend("test_files", "late_epoch", "Backbone-bfloat16]")
+pytestmark = pytest.mark.every_backend("files_name_optimizers", "Backbone-bfloat16]")
 
 PAIRS = [(task, backbone) for task in TASKS for backbone in BACKBONES]
 
