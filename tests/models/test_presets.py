@@ -18,7 +18,7 @@ from keras_bandgnn.models import Backbone, Task, list_presets
 from keras_bandgnn.saving import preset_hub, preset_paths
 from keras_bandgnn.saving.preset_files import count_parameters
 
-pytestmark = pytest.mark.every_backend("pinned", "another_backend")
+pytestmark = pytest.mark.every_backend("pinned")
 
 GOLDEN = Path(__file__).with_name("preset_outputs.json")
 HOME = preset_paths.home()
