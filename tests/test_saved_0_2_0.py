@@ -112,8 +112,10 @@ def test_twenty_steps_of_training(files, predictions, name):
     if TRAINED[name][1] == "GTBackbone" and not IS_TORCH:
         pytest.skip("the backend draws the signs of eigenvectors in training")
     expected = predictions["trained"][name]
+    # Elsewhere 0.2.0 halved the gradient of the most probable rewrite.
+    right = predictions["trained"].get(f"{name}, on TensorFlow", expected)
     task = saved.train(*TRAINED[name])
-    assert_same(saved.predict(TRAINED[name][0], task), expected, 1e-5)
+    assert_same(saved.predict(TRAINED[name][0], task), right, 1e-5)
     if IS_TORCH:
         task = keras.models.load_model(files / "trained" / f"{name}.keras")
         assert int(task.optimizer.iterations) == 20

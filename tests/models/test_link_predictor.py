@@ -115,7 +115,7 @@ def self_answers(task, graph, pairs):
     states = task.embed([graph])[0][None]
     first = []
     for end in ("receiver", "sender"):
-        scores = task._scores(end).of(states, pairs, len(pairs))
+        scores = task._scores(states, pairs, len(pairs), end)
         own = pairs.senders if end == "receiver" else pairs.receivers
         first.append(scores.argmax(axis=1) == own)
     return np.mean(first)

@@ -162,7 +162,8 @@ class BugLocalizer(MaskedTask):
         )
         # A graph of padding has no rewrites.
         largest = ops.maximum(largest, _LEAST)
-        shifted = ops.minimum(scores - graph_ops.batched_gather(largest, ids), 0.0)
+        # At most 0, without a minimum: at a tie some backends halve its gradient.
+        shifted = scores - graph_ops.batched_gather(largest, ids)
         shares = ops.where(chosen, ops.exp(shifted), 0.0)
         total = graph_ops.batched_segment_sum(shares, segments, count)
         total = graph_ops.batched_gather(ops.log(ops.maximum(total, 1e-30)), ids)
