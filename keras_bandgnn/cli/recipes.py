@@ -135,8 +135,8 @@ class Option(NamedTuple):
         text, values = self.help, self.default
         if default is None and "(default" not in text and values not in (None, 0, []):
             if isinstance(values, dict):
-                known = {task: v for task, v in values.items() if v is not None}
-                values = ", ".join(f"{v} for {task}" for task, v in known.items())
+                texts = [f"{v} for {k}" for k, v in values.items() if v is not None]
+                values = ", ".join(texts)
             text += f" (default: {values})"
         group.add_argument(shared.flag(self.name), help=text, **arguments)
 

@@ -115,11 +115,12 @@ def print_tables(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
     speeds = paper_speeds(plan, sizes)
     columns += [f"paper, v2\n{unit}" for unit in ("steps/s", "graphs/s") if speeds]
     rows = []
-    for step, found in zip(steps, forecasts, strict=True):
+    for step, forecast in zip(steps, forecasts, strict=True):
         cells = [""] * 4
-        if found is not None:
-            times = [found.computing_seconds, 1e3 * found.sending_seconds]
-            cells = [*times, found.steps_per_second, round(found.graphs_per_second)]
+        if forecast is not None:
+            times = [forecast.computing_seconds, 1e3 * forecast.sending_seconds]
+            speed = forecast.steps_per_second, round(forecast.graphs_per_second)
+            cells = [*times, *speed]
         beside = speeds.get(step.cores, ("", "")) if speeds else ()
         rows.append([step.topology, step.cores, *cells, *beside])
     report.table("predicted: nothing was run", columns, rows)

@@ -231,15 +231,16 @@ class LastLayerLaplace:
         """
         boolean("noise", noise)
         self._check_fitted()
-        found = self._program().predict(x)
-        there = [at for at, row in enumerate(found) if row is not None]
-        mean: list = [None] * len(found)
-        std: list = [None] * len(found)
-        if there:
-            rows = self._rows(np.stack([found[at] for at in there]))
+        features = self._program().predict(x)
+        # Items that are skipped have none.
+        places = [place for place, row in enumerate(features) if row is not None]
+        mean: list = [None] * len(features)
+        std: list = [None] * len(features)
+        if places:
+            rows = self._rows(np.stack([features[place] for place in places]))
             spread = self.factor * self._spread(rows, noise)
-            for at, one, other in zip(there, rows.outputs, spread, strict=True):
-                mean[at], std[at] = one.astype(np.float32), other.astype(np.float32)
+            for place, one, other in zip(places, rows.outputs, spread, strict=True):
+                mean[place], std[place] = map(np.float32, (one, other))
         return mean, std
 
     def save_to_preset(

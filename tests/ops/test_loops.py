@@ -1,6 +1,7 @@
 """Loops over pieces of long arrays."""
 
 import itertools
+import types
 
 import keras
 import numpy as np
@@ -35,6 +36,14 @@ def test_a_piece_has_the_same_mask_whenever_it_is_computed():
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (one, other)))
 
 
+def _as_library_code(function):
+    """Return a function with globals of the library, whose code alone is recorded."""
+    names = {**globals(), "__name__": "keras_bandgnn"}
+    return types.FunctionType(
+        function.__code__, names, function.__name__, closure=function.__closure__
+    )
+
+
 def test_repeated_reads_weights_and_constants_of_each_call():
     """Also where a step is recorded, which it is from the second call on."""
     task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 3), 3)
@@ -49,8 +58,7 @@ def test_repeated_reads_weights_and_constants_of_each_call():
     def step(task, data):
         return body(data["step"], data["state"], data["constants"])
 
-    # As code of the library, which alone is recorded.
-    body.__module__ = step.__module__ = "keras_bandgnn"
+    body, step = map(_as_library_code, (body, step))
     program = compiled(task, step)
 
     def run(scale, ids):

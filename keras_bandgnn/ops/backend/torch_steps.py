@@ -64,8 +64,9 @@ def decided(condition) -> bool:
 
 def _leaves(data) -> Iterator:
     if isinstance(data, Mapping):
-        for value in data.values():
-            yield from _leaves(value)
+        # Sorted, as records return nested outputs in this order.
+        for name in sorted(data):
+            yield from _leaves(data[name])
     elif isinstance(data, list | tuple):
         for value in data:
             yield from _leaves(value)
@@ -80,7 +81,7 @@ def _tensors(data) -> list:
 def shape_of(data):
     """Return names, shapes and types of the arrays of a step."""
     if isinstance(data, Mapping):
-        return tuple((name, shape_of(value)) for name, value in data.items())
+        return tuple((name, shape_of(data[name])) for name in sorted(data))
     if isinstance(data, list | tuple):
         return tuple(map(shape_of, data))
     shape = getattr(data, "shape", None)
@@ -93,7 +94,7 @@ def shape_of(data):
 def _with_leaves(data, leaves: Iterator):
     """Return nested data with other leaves."""
     if isinstance(data, Mapping):
-        return {name: _with_leaves(value, leaves) for name, value in data.items()}
+        return {name: _with_leaves(data[name], leaves) for name in sorted(data)}
     if isinstance(data, list | tuple):
         return tuple(_with_leaves(value, leaves) for value in data)
     return None if data is None else next(leaves)
