@@ -1,17 +1,16 @@
 """keras-bandgnn: graph neural networks as dense, static-shape computation on Keras 3.
 
-Submodules load on first use. Layers and models load as soon as Keras is imported, by
-the user, before or after this package, so that Keras finds their classes in saved
+Importing it imports Keras and registers all classes, so that Keras finds them in saved
 files. KERAS_BACKEND is set if Keras would start with a backend that is not installed.
 """
 
 import importlib
 import sys
+from pathlib import PurePath
 from typing import Any
 
-from keras_bandgnn.default_backend import replace_missing_backend
+from keras_bandgnn.default_backend import installed_backends, replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
-from keras_bandgnn.import_hook import after_keras
 from keras_bandgnn.version import __version__ as __version__
 
 _SUBMODULES = (
@@ -50,14 +49,25 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_ALIASES, *EXPERIMENTAL})
 
 
-def _register() -> None:
-    """Load the rooms whose classes are in saved files."""
-    for name in ("layers", "models", "preprocessing", "training"):
-        importlib.import_module(f"{__name__}.{name}")
+def _loads_keras() -> bool:
+    """Return whether this process needs all classes from the start.
+
+    The command chooses the backend before Keras is imported, and processes of
+    `multiprocessing` import what their jobs use. Loading a preset registers all
+    classes there, too. Without a backend, graphs are still made and written.
+    """
+    program = sys.argv[0] if sys.argv else ""
+    # Python locates a module that it runs: `python -m keras_bandgnn`.
+    is_module = program == "-m" and __name__ in sys.orig_argv
+    if is_module or PurePath(program).name in ("bandgnn", "bandgnn.exe"):
+        return False
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        return False
+    return bool(installed_backends())
 
 
-if "keras" not in sys.modules:
-    replace_missing_backend()
-    after_keras(_register)
-elif hasattr(sys.modules["keras"], "Model"):
-    _register()
+if "keras" in sys.modules or _loads_keras():
+    if "keras" not in sys.modules:
+        replace_missing_backend()
+    importlib.import_module(f"{__name__}.registration").load_classes()

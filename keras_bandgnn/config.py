@@ -53,7 +53,7 @@ _cache_folder: Path | None = None
 def tune_process(memory: bool = True, products: bool = True) -> dict[str, str]:
     """Speed up training on CPUs by settings that hold for the whole process.
 
-    Call it once, before the first step and, on JAX, before JAX is imported. Scripts
+    Call it once, before the first step and, on JAX, before the first array. Scripts
     that own their process may do so, as the `bandgnn` commands do; a library must not.
     `restore_process` takes it back.
 
@@ -166,7 +166,14 @@ def _keep_memory() -> str:
     _active["memory"] = True
     pages = ", on large pages" if _reserve_large_pages(library) else ""
     late = ", but not by threads of JAX, which started before"
-    return f"freed memory is reused{pages}{late if 'jax' in sys.modules else ''}"
+    return f"freed memory is reused{pages}{late if _xla_has_threads() else ''}"
+
+
+def _xla_has_threads() -> bool:
+    threads = Path("/proc/self/task")
+    if not threads.is_dir():
+        return "jax" in sys.modules
+    return any("XLA" in name.read_text() for name in threads.glob("*/comm"))
 
 
 def _reserve_large_pages(library) -> bool:

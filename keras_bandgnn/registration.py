@@ -1,12 +1,21 @@
 """Classes and functions in Keras' registry, which files refer to by name."""
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping
 
 import keras
 
 PACKAGE = "keras_bandgnn"
+# Rooms with classes that saved files name.
+_ROOMS = ("layers", "models", "preprocessing", "training")
 _HINT = "keras.saving.register_keras_serializable(package=...)"
+
+
+def load_classes() -> None:
+    """Import all classes that saved files name, which registers them."""
+    for room in _ROOMS:
+        importlib.import_module(f"{PACKAGE}.{room}")
 
 
 def class_entry(instance, config: Mapping) -> dict:

@@ -61,7 +61,7 @@ import resource
 from keras_bandgnn import config
 
 if {tuned}:
-    config.tune_process()
+    assert "threads of JAX" not in config.tune_process()["memory"]
 import jax, jax.numpy as jnp
 
 run = jax.jit(lambda x: jnp.sort(jnp.cumsum(x[:, None] * x, axis=1), axis=1)[:, 0])
@@ -104,6 +104,8 @@ def test_memory_is_reused_until_it_is_restored(limits):
     os.environ.get("KERAS_BACKEND") != "jax", reason="of the threads of XLA"
 )
 def test_threads_share_the_memory():
+    late = IN_THREADS.format(tuned=False) + "print(config.tune_process()['memory'])"
+    assert "not by threads of JAX" in " ".join(output(late))
     assert output(IN_THREADS.format(tuned=False)) == ["True"]
     assert output(IN_THREADS.format(tuned=True)) == ["False"]
 

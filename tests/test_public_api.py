@@ -217,12 +217,6 @@ def run(code):
     return done.stdout.strip()
 
 
-def test_import_is_light():
-    heavy = "{'keras', 'scipy', 'pyarrow', 'rich'}"
-    code = f"import sys, keras_bandgnn; print({heavy} & set(sys.modules))"
-    assert run(code) == "set()"
-
-
 def test_import_after_keras_leaves_scipy_for_its_use():
     # Keras imports scikit-learn where it is installed, which imports SciPy.
     code = (

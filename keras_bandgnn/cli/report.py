@@ -88,6 +88,17 @@ def remark(text: str) -> None:
     print(escaped(text, "\n"), file=sys.stderr)
 
 
+def write_output(data: bytes) -> None:
+    """Write UTF-8 text to standard output, also where that is a stream of text."""
+    sys.stdout.flush()
+    stream = getattr(sys.stdout, "buffer", None)
+    if stream is None:
+        sys.stdout.write(data.decode())
+    else:
+        stream.write(data)
+        stream.flush()
+
+
 def left_out(
     reasons: Sequence[tuple[str, str]],
     say: Callable[[str], None] = say,

@@ -18,7 +18,12 @@ from keras_bandgnn.checks import as_path
 from keras_bandgnn.data import files
 from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
-from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
+from keras_bandgnn.registration import (
+    PACKAGE,
+    check_registered,
+    class_entry,
+    load_classes,
+)
 from keras_bandgnn.saving.preset_paths import (
     CARD,
     ENSEMBLE,
@@ -367,6 +372,7 @@ def read(path: Path) -> dict:
     value = read_json(path)
     if not isinstance(value, dict):
         refuse_file(path, "to hold a JSON object", type(value).__name__)
+    load_classes()
     check_classes(path, value)
     return value
 

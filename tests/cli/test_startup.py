@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FUNCTION = "def f(left, right):\n    total = left * right\n    return total + left\n"
 SCRIPT = """
 import json, sys
+sys.argv[0] = "bandgnn"  # which imports what it uses
 from keras_bandgnn.cli.main import _COMMANDS, main
 
 def run(line):

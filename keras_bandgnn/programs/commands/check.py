@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,9 +275,7 @@ def _write(file: Path | None, text: str) -> None:
 
     data = text.encode("utf-8", "backslashreplace")
     if file in (None, Path("-")):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        report.write_output(data)
         return
     with atomic_write(file) as stream:
         stream.write(data)

@@ -6,7 +6,6 @@ import dataclasses
 import heapq
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -247,7 +246,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         pieces = stack.enter_context(contextlib.closing(pieces))
         write = None
         if options.json == Path("-"):
-            write = sys.stdout.buffer.write
+            write = report.write_output
         elif options.json is not None:
             write = stack.enter_context(atomic_write(options.json)).write
         for piece, logits in JointSelection(task, layers).predict(pieces):
@@ -261,7 +260,6 @@ def predict_usages(task, options: argparse.Namespace) -> int:
                     line = json.dumps(dataclasses.asdict(item), allow_nan=False)
                     write((line + "\n").encode())
     if options.json == Path("-"):
-        sys.stdout.buffer.flush()
         say = report.remark
     else:
         say = report.say

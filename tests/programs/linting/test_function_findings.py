@@ -232,7 +232,8 @@ def test_cached_findings_do_not_load_keras(task, tmp_path):
     task.save_to_preset(tmp_path / "model")
     (tmp_path / "a.py").write_text(TEXT)
     script = (
-        "import sys\nfrom keras_bandgnn.cli.main import main\n"
+        "import sys\nsys.argv[0] = 'bandgnn'  # which imports what it uses\n"
+        "from keras_bandgnn.cli.main import main\n"
         "main(sys.argv[1:])\nprint('keras' in sys.modules)\n"
     )
     line = ["check", "a.py", "--model", "model", "--cache-dir", "cache"]
