@@ -187,7 +187,7 @@ def real_loader(graphs, forecast, name: str, examples, weights, steps: int, seed
     batcher = forecast.batchers[name]
     rng = np.random.default_rng(seed)
     if batcher.fixed_shapes:
-        ids = rng.integers(0, len(graphs), steps * (batcher.batch_size - 1))
+        ids = rng.integers(0, len(graphs), steps * batcher.graphs)
     else:
         times = np.maximum(1, np.round(steps * weights)).astype(int)
         turns = rng.permutation(np.repeat(np.arange(len(examples)), times))
@@ -213,7 +213,7 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
     forecast = BatchingForecast(
         graphs,
         task,
-        batch_size=batch_size,
+        batch_size=batch_size - 1,
         packing="sequential",
         steps=most,
         seed=options.seed,
@@ -348,15 +348,15 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
     task = make_task(options, edges, options.rate)
     types = task.backbone.num_edge_types
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
-        batcher=kb.preprocessing.DynamicBatcher(size, packing="sequential")
+        batcher=kb.preprocessing.DynamicBatcher(size - 1, packing="sequential")
     )
     task.adapt(kb.preprocessing.GraphLoader(train, num_edge_types=types))
     task.optimizer.build(task.trainable_variables)
     fresh = [keras.ops.convert_to_numpy(v) for v in task.optimizer.variables]
     batchers = {
-        name: kb.preprocessing.DynamicBatcher(size, packing="sequential")
+        name: kb.preprocessing.DynamicBatcher(size - 1, packing="sequential")
         if name == "dynamic"
-        else kb.preprocessing.StaticBatcher(size, name)
+        else kb.preprocessing.StaticBatcher(size - 1, name)
         for name in ALGORITHMS
     }
     scores = results.setdefault("rmse", {name: [] for name in ALGORITHMS})

@@ -65,7 +65,7 @@ def make_task(hidden_dim: int) -> models.NodeSelector:
     """The model, with the preprocessor that prepares its graphs."""
     preprocessor = preprocessing.GraphPreprocessor(
         [preprocessing.ReachabilityFilter(steps=2), preprocessing.RCMKCompile(64)],
-        preprocessing.DynamicBatcher(batch_size=32),
+        preprocessing.DynamicBatcher(graphs=32),
     )
     backbone = models.GGNNBackbone(
         {"kind": {"ids": 3}, "position": {"features": 2}},

@@ -141,7 +141,7 @@ def from_grain() -> None:
 def from_a_generator(short: bool) -> None:
     loader = kb.preprocessing.GraphLoader(
         rings(200 if short else 5000),
-        kb.preprocessing.DynamicBatcher(batch_size=32),
+        kb.preprocessing.DynamicBatcher(graphs=32),
     )
     x, y, weight = loader[0]
     print(f"  {loader}")

@@ -87,7 +87,7 @@ def molecules(short: bool) -> None:
         took = time.perf_counter() - start
         name = type(layer).__name__
         print(f"  {name:20} {linked.edge_ptr[-1]:7} edges in {took:.2f} s")
-    preprocessor = GraphPreprocessor([RadiusGraph(1.2)], DynamicBatcher(batch_size=32))
+    preprocessor = GraphPreprocessor([RadiusGraph(1.2)], DynamicBatcher(graphs=32))
     loader = preprocessor.loader(graphs)
     (x,) = loader[0]
     shapes = {name: x["edge"][name].shape for name in ("displacement", "distance")}

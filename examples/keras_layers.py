@@ -79,7 +79,7 @@ def main() -> None:
         list(reorder(make_graph(rng) for _ in range(count)))
         for count in ((300, 100) if options.short else (3000, 500))
     )
-    batcher = preprocessing.DynamicBatcher(batch_size=32)
+    batcher = preprocessing.DynamicBatcher(graphs=32)
     loader, held_out = (
         preprocessing.GraphLoader(
             graphs, batcher, shuffle=shuffle, num_edge_types=NUM_TYPES

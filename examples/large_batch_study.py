@@ -104,7 +104,7 @@ def preprocessor(mode: str, batch_size: int, options, stored) -> tuple:
         layers = [preprocessing.RCMKCompile(options.block_size)]
         if mode == "reachable":
             layers.insert(0, preprocessing.ReachabilityFilter(options.steps))
-    batcher = preprocessing.DynamicBatcher(batch_size + 1)
+    batcher = preprocessing.DynamicBatcher(batch_size)
     return preprocessing.GraphPreprocessor(layers, batcher, plan)
 
 

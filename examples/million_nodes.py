@@ -112,7 +112,7 @@ def graphormer(options, watch: Watch) -> None:
     for layer in backbone.graph_layers():
         graph = layer(graph)
     watch.lap("pairs that attend")
-    batcher = kb.preprocessing.StaticBatcher(2, "64")
+    batcher = kb.preprocessing.StaticBatcher(1, "64")
     loader = kb.preprocessing.GraphLoader([graph], batcher, backbone.auto_plan())
     del graph
     watch.lap("loader")

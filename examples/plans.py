@@ -95,7 +95,7 @@ def main() -> None:
     print(f"{'plan':22}{'edges carried':>15}{'difference':>12}{'seconds':>9}")
     for name, plan in PLANS.items():
         task.preprocessor = preprocessing.GraphPreprocessor(
-            batcher=preprocessing.DynamicBatcher(batch_size=4), plan=plan
+            batcher=preprocessing.DynamicBatcher(graphs=4), plan=plan
         )
         loader = task.loader(compiled)
         task.predict(loader)  # The first call compiles.

@@ -89,7 +89,7 @@ def main(arguments=None) -> dict:
         else:
             backbone = kb.models.GraphormerBackbone(inputs, 32, 2, 8)
             layers, plan = backbone.graph_layers(), AttentionPlan()
-        preprocessor = GraphPreprocessor(layers, StaticBatcher(2, "64"), plan)
+        preprocessor = GraphPreprocessor(layers, StaticBatcher(1, "64"), plan)
         task = kb.models.NodeClassifier(backbone, 4, preprocessor)
         task.compile(keras.optimizers.Adam(1e-2))
         start = time.perf_counter()

@@ -330,7 +330,7 @@ def graphs(options, results: dict, save) -> None:
                 **distances,
             )
             preprocessor = GraphPreprocessor(
-                backbone.graph_layers(), kb.preprocessing.DynamicBatcher(32)
+                backbone.graph_layers(), kb.preprocessing.DynamicBatcher(31)
             )
             task = models.GraphRegressor(backbone, preprocessor=preprocessor)
             loader = task.loader(splits["train"], shuffle=True, adapt=True)

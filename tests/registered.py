@@ -120,7 +120,7 @@ def backbone_and_loader(name: str, plan=None, batcher=None, **options):
     """A small backbone, and a loader of graphs that fit it."""
     backbone, graphs = sample_of(BACKBONES, name)(**options)
     prepared = kb.preprocessing.GraphPreprocessor(
-        backbone.graph_layers(), batcher or DynamicBatcher(2, packing="sequential")
+        backbone.graph_layers(), batcher or DynamicBatcher(1, packing="sequential")
     )
     plan = plan or backbone.auto_plan() or kb.primitives.Plan()
     types = backbone.num_edge_types

@@ -1234,11 +1234,11 @@ OTHERS = {
     ),
     "predict(mixed)": ("graphs", lambda: classifier().predict([graph(), None])),
     "DynamicBatcher(10**9)": (
-        "batch_size",
+        "graphs",
         lambda: kb.preprocessing.DynamicBatcher(10**9),
     ),
     "StaticBatcher(10**9)": (
-        "batch_size",
+        "graphs",
         lambda: kb.preprocessing.StaticBatcher(10**9),
     ),
     "budget of a word": (

@@ -129,7 +129,7 @@ def edges():
 def loader(**options):
     graphs = [graph(seed=s) for s in range(9)]
     return GraphLoader(
-        graphs, DynamicBatcher(4, packing="sequential"), Plan(), **options
+        graphs, DynamicBatcher(3, packing="sequential"), Plan(), **options
     )
 
 
@@ -152,7 +152,7 @@ VALUES = {
     ),
     "ShapeCounts": lambda: count_shapes(
         {"node": np.array([5, 6]), "edge": np.array([1, 2])},
-        StaticBatcher(2, "64", budget={"graph": 2}),
+        StaticBatcher(1, "64", budget={"graph": 2}),
         2,
     ),
     "ConditionResult": lambda: attention_conditions(graph(), 2).reach,
@@ -205,7 +205,7 @@ def test_copies_of_plans_and_batchers_do_the_same(name):
         assert made == plan and hash(made) == hash(plan) and made is not None
         assert made.get_config() == plan.get_config() and repr(made) == repr(plan)
     sizes = {"node": np.array([5, 60, 9]), "edge": np.array([3, 0, 2])}
-    for batcher in (DynamicBatcher(4), StaticBatcher(3), StaticBatcher(3, "64")):
+    for batcher in (DynamicBatcher(3), StaticBatcher(2), StaticBatcher(2, "64")):
         batcher.adapt(sizes)
         made = COPIES[name](batcher)
         assert made.plain_config() == batcher.plain_config()

@@ -143,7 +143,7 @@ def test_architecture_names_every_array_of_a_batch(plan):
         label=1,
     )
     weight = None if plan.schedule else "length"
-    batcher = kb.preprocessing.StaticBatcher(2)
+    batcher = kb.preprocessing.StaticBatcher(1)
     loader = kb.preprocessing.GraphLoader([graph], batcher, plan, edge_weight=weight)
     for path, values in leaves(loader[0][0]):
         assert values.shape[0] == 1, path

@@ -158,7 +158,7 @@ def task_of(
     layer=None, batcher=None, backbone=None, kind=None, readout="mean", plan="auto"
 ):
     layer = Reversed(3) if layer is None else layer
-    preprocessor = GraphPreprocessor([layer], batcher or DynamicBatcher(2), plan)
+    preprocessor = GraphPreprocessor([layer], batcher or DynamicBatcher(1), plan)
     backbone = (backbone or kb.models.GCNBackbone)({"kind": 3}, 4)
     kind = kind or kb.models.GraphClassifier
     return kind(backbone, 2, preprocessor, readout=readout)
@@ -338,7 +338,7 @@ def test_primitives_of_ones_own_carry_their_edges(tmp_path):
     (x, *_) = task.loader(GRAPHS)[0]
     assert x["plan"]["someone>Near:1:both"]["mask"].sum() == x["edge"]["mask"].sum() > 0
     found = task.predict(GRAPHS)
-    task.preprocessor = GraphPreprocessor([Reversed(3)], DynamicBatcher(2), Plan())
+    task.preprocessor = GraphPreprocessor([Reversed(3)], DynamicBatcher(1), Plan())
     np.testing.assert_allclose(task.predict(GRAPHS), found, atol=1e-5)
     # With other arguments, and by a subclass, they are others.
     assert Near(1) != Near(2) != Distant(2)
@@ -388,8 +388,8 @@ def test_keys_hold_the_arguments_of_primitives(value):
 class Pairs(Batcher):
     """A batcher of one's own that defines no more than it must."""
 
-    def __init__(self, batch_size=3, budget=None, oversize="bucket", **kwargs):
-        super().__init__(batch_size, budget, oversize, **kwargs)
+    def __init__(self, graphs=2, budget=None, oversize="bucket", **kwargs):
+        super().__init__(graphs, budget, oversize, **kwargs)
 
     def estimate_budget(self, sizes):
         most = {name: 2 * int(np.max(values)) for name, values in sizes.items()}

@@ -38,7 +38,7 @@ def save_progress(task, path):
     saving = SaveProgress(path)
     saving.set_model(task)
     saving.follow(
-        kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(2))
+        kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(1))
     )
     saving.restore(task, saving.loader)
     try:

@@ -306,7 +306,7 @@ def molecules(count: int):
         }
         graphs.append(Graph(atoms, [], [], node=node, label=float(rng.normal())))
     graphs = list(RadiusGraph(5.0)(graphs))
-    return GraphLoader(graphs, DynamicBatcher(count, packing="best_fit"))[0]
+    return GraphLoader(graphs, DynamicBatcher(count - 1, packing="best_fit"))[0]
 
 
 # === Training ===

@@ -34,11 +34,13 @@ def batchers(size: int, window: int) -> dict:
     from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
 
     return {
-        "static-constant": StaticBatcher(size, "constant"),
-        "static-2^N": StaticBatcher(size, "power_of_two"),
-        "static-64": StaticBatcher(size, "64"),
-        "dynamic": DynamicBatcher(size, packing="sequential"),
-        "dynamic, best fit": DynamicBatcher(size, packing="best_fit", window=window),
+        "static-constant": StaticBatcher(size - 1, "constant"),
+        "static-2^N": StaticBatcher(size - 1, "power_of_two"),
+        "static-64": StaticBatcher(size - 1, "64"),
+        "dynamic": DynamicBatcher(size - 1, packing="sequential"),
+        "dynamic, best fit": DynamicBatcher(
+            size - 1, packing="best_fit", window=window
+        ),
     }
 
 

@@ -231,7 +231,7 @@ def small_task(hidden: int = 32, steps: int = 4):
         num_steps=steps,
         num_edge_types=encoder.num_edge_types,
     )
-    batcher = preprocessing.DynamicBatcher(32)
+    batcher = preprocessing.DynamicBatcher(31)
     task = models.BugLocalizer(
         backbone, preprocessing.GraphPreprocessor([encoder], batcher)
     )

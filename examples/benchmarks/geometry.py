@@ -176,7 +176,7 @@ def run(options: argparse.Namespace) -> None:
     rows, kept, measured = [], [], {}
     for model in options.models:
         for size in options.batch_sizes:
-            batch = GraphLoader(graphs, DynamicBatcher(size, packing="best_fit"))[0]
+            batch = GraphLoader(graphs, DynamicBatcher(size - 1, packing="best_fit"))[0]
             steps = {"ours": our_step(model, batch, options)}
             try:
                 steps[peers[model]] = peer_step(model, batch, options)

@@ -114,7 +114,7 @@ class Case:
 
         if self.nodes:
             return [GraphLoader(self.graphs)[0]]
-        loader = GraphLoader(self.graphs, DynamicBatcher(size))
+        loader = GraphLoader(self.graphs, DynamicBatcher(size - 1))
         return [loader[number] for number in range(min(count, len(loader)))]
 
 

@@ -234,7 +234,7 @@ class Ours:
             for layer in backbone.graph_layers():
                 graphs = list(layer(graphs))
         backbone.adapt([FlatGraphs.from_graphs(graphs)])
-        batcher = None if size == "whole" else DynamicBatcher(options.batch_size)
+        batcher = None if size == "whole" else DynamicBatcher(options.batch_size - 1)
         self.loader = GraphLoader(graphs, batcher, shuffle=True)
         self.task = task
 

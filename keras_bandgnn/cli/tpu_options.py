@@ -58,12 +58,12 @@ def make_program(options: argparse.Namespace) -> tuple:
     task.compile("sgd")
     budget, graphs = {}, 32
     if preprocessor is not None:
-        budget, graphs = preprocessor.batcher.budget, preprocessor.batcher.batch_size
+        budget, graphs = preprocessor.batcher.budget, preprocessor.batcher.graphs
     nodes = options.nodes or budget.get("node", 8192)
     edges = round(EDGES_PER_NODE * nodes)
     if options.nodes is None:
         edges = budget.get("edge", edges)
-    graphs = options.graphs or budget.get("graph", graphs) - 1
+    graphs = options.graphs or budget.get("graph", graphs + 1) - 1
     sizes = Sizes(nodes, edges, graphs, budget.get("candidate", 16))
     return task, make_plan(options, preprocessor), sizes
 

@@ -819,7 +819,7 @@ class LinkPredictor(Task):
         """Return the preprocessor of a task that was created without one."""
         preprocessor = super().default_preprocessor(graphs)
         # One graph; a batch size above 1 would be nearly all padding.
-        preprocessor.batcher = StaticBatcher(2, padding="64")
+        preprocessor.batcher = StaticBatcher(1, padding="64")
         return preprocessor
 
     def _complete(self, graph: Graph, training: bool = False) -> None:

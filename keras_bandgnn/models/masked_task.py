@@ -213,7 +213,7 @@ class MaskedTask(Task):
         preprocessor = super().default_preprocessor(graphs)
         if isinstance(graphs, Graph) or len(graphs) == 1:
             # A batch size above 1 would be nearly all padding.
-            preprocessor.batcher = StaticBatcher(2, padding="64")
+            preprocessor.batcher = StaticBatcher(1, padding="64")
         return preprocessor
 
     def _complete(self, graphs, training: bool = False) -> None:

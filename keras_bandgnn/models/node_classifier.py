@@ -22,7 +22,7 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         backbone: The model from a batch to node states.
         num_classes: C; with `multi_label` the number of targets.
         preprocessor: `GraphPreprocessor` of graphs, see `Task`. By default a single
-            graph is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
+            graph is padded to a multiple of 64 nodes, `StaticBatcher(1, "64")`.
         multi_label: Whether each node has C independent binary targets, instead of one
             of C classes.
         class_names: Names of the classes (or targets), for `predict_labels`, `errors`

@@ -142,7 +142,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
             graph_layers.insert(0, ClusterCompile(block_size=size))
             plan = AttentionPlan(size, share=values["tile_budget"])
         if self.spec.level == "node":
-            return GraphPreprocessor(graph_layers, StaticBatcher(2, "64"), plan)
+            return GraphPreprocessor(graph_layers, StaticBatcher(1, "64"), plan)
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
     def compile(self, task, values: dict) -> None:

@@ -165,7 +165,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         seconds: Seconds of training per trial, for the objectives with time.
         epochs: Maximum number of epochs; if omitted, unlimited with `seconds`, else 10.
         system: Whether to also search how the model runs, such as the batcher.
-        batch_size: Graphs per supergraph including the padding graph, or several values
+        batch_size: Graphs per supergraph, or several values
             to search. If omitted, 32, or 8 to 64 with `system`.
         seed: Seed of weights, shuffling and dropout.
 

@@ -156,7 +156,7 @@ def test_labels_of_other_nodes_have_no_weight():
     )
     field = ReceptiveField(2, merge=False, read="read", order="blocks")
     plan = Plan(Banded(2), schedule=field)
-    _, _, weight = GraphLoader([graph], DynamicBatcher(2), plan)[0]
+    _, _, weight = GraphLoader([graph], DynamicBatcher(1), plan)[0]
     assert np.flatnonzero(weight[0]).tolist() == [2, 4]
 
 
@@ -168,7 +168,7 @@ def test_loaders_keep_their_batches_small():
         graph = Graph(400, path[1:], path[:-1], candidates=[0, 1], label=0)
         graphs.append(graph)
     rng.shuffle(graphs)
-    loader = GraphLoader(graphs, DynamicBatcher(4), plan_of(size=64))
+    loader = GraphLoader(graphs, DynamicBatcher(3), plan_of(size=64))
     x = loader[0][0]
     total = x["plan"]["blocks"]["order"].shape[1]
     # Four graphs, each in at most two blocks of their about 25.

@@ -48,7 +48,7 @@ def selector(seed=0, **options):
 
 def batch_of(graphs, plan, batcher=None, **options):
     # Room for all in one supergraph.
-    batcher = batcher or DynamicBatcher(len(graphs) + 2)
+    batcher = batcher or DynamicBatcher(len(graphs) + 1)
     loader = GraphLoader(
         graphs, batcher, plan, shuffle=False, num_edge_types=3, **options
     )
@@ -79,7 +79,7 @@ def test_logits_equal_the_oracle(name):
 )
 def test_gradients_equal_those_of_the_full_computation(name, replicas):
     graphs, task = graphs_of(1), selector()
-    options = {"batcher": StaticBatcher(5 if replicas == 1 else 3)}
+    options = {"batcher": StaticBatcher(5 if replicas == 1 else 3 - 1)}
     options["replicas"] = replicas
     full = gradients_of(task, batch_of(graphs, Plan(), **options))
     own = gradients_of(task, batch_of(graphs, SCHEDULES[name], **options))
@@ -214,7 +214,7 @@ def test_dropout_of_merged_states_is_unbiased(where):
 def test_fit_takes_the_schedule_by_itself():
     graphs = graphs_of(5, 12)
     task = selector(dropout=0.2)
-    task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(4))
+    task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(3))
     history = task.fit(graphs, epochs=2, verbose=0)
     assert np.isfinite(history.history["loss"]).all()
     for graph, row in zip(graphs, task.predict(graphs), strict=True):
@@ -317,7 +317,7 @@ def test_supergraphs_without_graphs_have_the_shapes_of_others(parts):
     pieces = [graphs.take(ids) for ids in cut]
     assembler = ScheduleAssembler(pieces, SCHEDULES["grouped"], 3, True)
     sizes = assembler.sizes()
-    batcher = DynamicBatcher(6)
+    batcher = DynamicBatcher(5)
     batcher.adapt(sizes)
     none = np.zeros(0, np.int64)
     members = [np.arange(4), none, none, none]

@@ -66,7 +66,7 @@ def sharing(plan, exact, graphs=None, parts=1):
     pieces = [flat.take(ids) for ids in cut]
     assembler = ScheduleAssembler(pieces, plan, 3, True)
     sizes = assembler.sizes()
-    batcher = DynamicBatcher(SIZE)
+    batcher = DynamicBatcher(SIZE - 1)
     batcher.adapt(sizes)
     members = batcher.pack(sizes, np.arange(len(flat)), batcher.budget)
     supergraphs = [Supergraph(ids, batcher.budget) for ids in members]
@@ -193,7 +193,7 @@ def test_small_batches_have_one_shape(monkeypatch):
 def loader_of(graphs=None, **options):
     return GraphLoader(
         graphs or similar_graphs(),
-        DynamicBatcher(SIZE),
+        DynamicBatcher(SIZE - 1),
         GROUPED,
         num_edge_types=3,
         **options,
@@ -207,7 +207,9 @@ def test_loaders_share_where_shapes_may_vary():
     assert not loader_of(num_hosts=2).shares_states
     schedule = ReceptiveField(STEPS, merge=False)
     unmerged = GraphLoader(
-        similar_graphs(), DynamicBatcher(SIZE), Plan(rest=Grouped(), schedule=schedule)
+        similar_graphs(),
+        DynamicBatcher(SIZE - 1),
+        Plan(rest=Grouped(), schedule=schedule),
     )
     assert not unmerged.shares_states and unmerged.has_one_shape
     members = loader.composition(0)[0].members
@@ -231,7 +233,7 @@ def test_training_and_predictions_stay():
     losses = {}
     for shared in (True, False):
         task = selector(seed=3)
-        task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE))
+        task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE - 1))
         loader = task.loader(graphs)
         if not shared and loader.shares_states:
             loader._assembler._shared = None
@@ -244,7 +246,7 @@ def test_training_and_predictions_stay():
 @pytest.mark.parametrize("many", [64, 4096])
 def test_budgets_may_name_what_a_plan_lacks(monkeypatch, many):
     monkeypatch.setattr("keras_bandgnn.assembly.shared_states._MANY", many)
-    graphs, batcher = similar_graphs(), DynamicBatcher(SIZE)
+    graphs, batcher = similar_graphs(), DynamicBatcher(SIZE - 1)
     longer = Plan(rest=Grouped(), schedule=ReceptiveField(STEPS + 1))
     for plan in (longer, GROUPED, SCHEDULES["segment"]):
         loader = GraphLoader(graphs, batcher, plan, num_edge_types=3)
@@ -265,7 +267,7 @@ def test_labels_of_nodes_keep_their_shape():
         for g in similar_graphs()
     ]
     plan = Plan(rest=Grouped(), schedule=ReceptiveField(STEPS, read="read"))
-    loader = GraphLoader(graphs, DynamicBatcher(SIZE), plan, num_edge_types=3)
+    loader = GraphLoader(graphs, DynamicBatcher(SIZE - 1), plan, num_edge_types=3)
     assert loader.shares_states == (BACKEND != "tensorflow")
     shapes = {loader[i][1].shape for i in range(len(loader))}
     assert shapes == {(1, loader.budgets[0][f"node@{STEPS}"])}
@@ -288,7 +290,7 @@ def test_predictions_need_no_sharing():
 @pytest.mark.parametrize("where", ["dropout", "message_dropout", None])
 def test_training_with_dropout_shares_no_masks_among_graphs(where):
     task = selector(**({where: 0.1} if where else {}))
-    task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE))
+    task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE - 1))
     loader = task.loader(similar_graphs())
     # Whether it has handed out batches or not.
     unused = task.loader(similar_graphs())
@@ -307,7 +309,7 @@ def test_every_schedule_trains_with_dropout_again_and_again(plan):
     plans = {**SCHEDULES, "blocks": Plan(Banded(16), schedule=blocks)}
     task = selector(dropout=0.1)
     task.preprocessor = GraphPreprocessor(
-        batcher=DynamicBatcher(SIZE), plan=plans[plan]
+        batcher=DynamicBatcher(SIZE - 1), plan=plans[plan]
     )
     loader = task.loader(similar_graphs(100))
     for _ in range(2):

@@ -42,7 +42,7 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     assert "resumed: 1 finished, 0 restarted" in said
     assert "trial 1 completed" in said and "trial 0 completed" not in said
     task = kb.models.NodeSelector.from_preset(out / "best")
-    assert task.preprocessor.batcher.batch_size == 8
+    assert task.preprocessor.batcher.graphs == 8
     valid = kb.data.open_store(data / "valid")
     found = np.mean(
         [

@@ -53,10 +53,10 @@ def parts(kind):
     if kind == "schnet":
         backbone = kb.models.SchNetBackbone(100, 16, 2)
         graphs = [molecule(rng) for _ in range(60)]
-        return kb.models.GraphRegressor(backbone), graphs, DynamicBatcher(4), Plan()
+        return kb.models.GraphRegressor(backbone), graphs, DynamicBatcher(3), Plan()
     inputs = {"h": {"features": 5}}
     graphs = [graph(rng, int(n)) for n in rng.integers(60, 120, 20)]
-    batcher = DynamicBatcher(2)
+    batcher = DynamicBatcher(1)
     if kind.startswith("ggnn"):
         backbone = kb.models.GGNNBackbone(inputs, WIDTH, num_steps=3, num_edge_types=2)
         plan = Plan(Banded(SIZE), rest="drop" if "drop" in kind else Segment())
@@ -77,7 +77,7 @@ def parts(kind):
         )
         plan = AttentionPlan()
         if kind == "blocks":
-            batcher = StaticBatcher(2, "64")
+            batcher = StaticBatcher(1, "64")
             plan = AttentionPlan(8, share=2.0)
         for layer in backbone.graph_layers():
             graphs = [layer(one) for one in graphs]

@@ -69,7 +69,7 @@ def graphs():
 def batch(plan=None, edge_weight=None):
     plan = Plan(Banded(4), rest=Segment()) if plan is None else plan
     loader = GraphLoader(
-        graphs(), DynamicBatcher(12), plan, shuffle=False, edge_weight=edge_weight
+        graphs(), DynamicBatcher(11), plan, shuffle=False, edge_weight=edge_weight
     )
     return loader[0][0]
 
@@ -356,7 +356,7 @@ def predictions():
                 Encoded(), readout=kb.layers.GRUReadout(H, 1), normalizer=None
             )
             made.preprocessor = kb.preprocessing.GraphPreprocessor(
-                [], DynamicBatcher(12), BANDS
+                [], DynamicBatcher(11), BANDS
             )
             found.append(np.stack(made.predict(graphs())))
     return {

@@ -88,7 +88,7 @@ def test_layout_keeps_every_edge():
     node = {"h": rng.normal(size=(90, 1))}
     graph = kb.Graph(90, *ends, edge_type=rng.integers(0, 2, 300), node=node)
     loader = kb.preprocessing.GraphLoader(
-        [graph], StaticBatcher(2, "64"), Plan(Banded(8))
+        [graph], StaticBatcher(1, "64"), Plan(Banded(8))
     )
     (x,) = loader[0]
     parts = 4

@@ -72,7 +72,7 @@ def molecules(count, forces):
 
 
 def made(kind, dropout=0.0):
-    batcher = kb.preprocessing.DynamicBatcher(6)
+    batcher = kb.preprocessing.DynamicBatcher(5)
     plan = kb.primitives.Plan(kb.primitives.Segment())
     if kind == "selector":
         backbone = kb.models.GGNNBackbone(
@@ -96,7 +96,7 @@ def made(kind, dropout=0.0):
         return task, selector_graphs(50)
     if kind == "sampled":
         backbone = kb.models.SAGEBackbone({"kind": 3}, 8, 2, norm=None)
-        batcher = kb.preprocessing.StaticBatcher(2, "64")
+        batcher = kb.preprocessing.StaticBatcher(1, "64")
         prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
         task = kb.models.NodeClassifier(backbone, 2, prepare)
         task.compile(keras.optimizers.SGD(0.05))

@@ -194,8 +194,8 @@ def test_scores_are_those_of_the_callers_nodes_and_edges(method):
     moved = reordered(graphs)
     others = {
         "compiled": (gcn(GraphPreprocessor([RCMKCompile(4)], plan=Plan(Banded(4)))),),
-        "padded": (gcn(GraphPreprocessor([], StaticBatcher(2, padding="64"))),),
-        "moved": (gcn(GraphPreprocessor([RCMKCompile(4)], DynamicBatcher(3))), moved),
+        "padded": (gcn(GraphPreprocessor([], StaticBatcher(1, padding="64"))),),
+        "moved": (gcn(GraphPreprocessor([RCMKCompile(4)], DynamicBatcher(2))), moved),
     }
     for name, (task, *given) in others.items():
         found = call(task, [m[0] for m in moved] if given else graphs, **options)

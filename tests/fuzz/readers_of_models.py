@@ -281,7 +281,7 @@ def _progress_task():
 
     task = _selector()
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
-        [], kb.preprocessing.DynamicBatcher(2)
+        [], kb.preprocessing.DynamicBatcher(1)
     )
     task.compile(keras.optimizers.SGD(0.01), run_eagerly=True)
     return task

@@ -37,7 +37,7 @@ def graphs_of(count=4):
 
 @pytest.fixture(scope="module")
 def batch():
-    batcher = kb.preprocessing.DynamicBatcher(6)
+    batcher = kb.preprocessing.DynamicBatcher(5)
     loader = kb.preprocessing.GraphLoader(graphs_of(), batcher, shuffle=False)
     return loader[0][0]
 

@@ -32,7 +32,7 @@ GRAPH = kb.Graph(
     edge={"displacement": RNG.normal(size=(E, 3)), "distance": RNG.integers(0, 3, E)},
 )
 BATCH = kb.preprocessing.GraphLoader(
-    [GRAPH], kb.preprocessing.StaticBatcher(2), kb.primitives.Plan()
+    [GRAPH], kb.preprocessing.StaticBatcher(1), kb.primitives.Plan()
 )[0][0]
 LINKED = kb.preprocessing.LinkLoader(GRAPH, [[0, 1], [2, 3]])[0][0]
 BATCH = {**BATCH, "pair": LINKED["pair"]}

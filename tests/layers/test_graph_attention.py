@@ -25,7 +25,7 @@ def graphs_of(count=3, seed=0, scale=1.0):
 
 
 def batch_of(graphs, replicas=1):
-    batcher = DynamicBatcher(len(graphs) + 2)
+    batcher = DynamicBatcher(len(graphs) + 1)
     return GraphLoader(graphs, batcher, shuffle=False, replicas=replicas)[0][0]
 
 

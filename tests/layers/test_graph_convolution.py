@@ -54,7 +54,7 @@ def graphs_of(count=3, loops=True, types=1, seed=0):
 
 
 def batch_of(graphs, plan=None, **options):
-    batcher = DynamicBatcher(len(graphs) + 2)
+    batcher = DynamicBatcher(len(graphs) + 1)
     loader = GraphLoader(graphs, batcher, plan or Plan(), shuffle=False, **options)
     return loader[0][0]
 

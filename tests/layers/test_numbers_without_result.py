@@ -36,7 +36,7 @@ def weighted_batch(weight):
     edge = {**GRAPH.edge, "w": np.where(into, weight, 0.5)}
     loader = kb.preprocessing.GraphLoader(
         [GRAPH.replace(edge=edge)],
-        kb.preprocessing.StaticBatcher(2),
+        kb.preprocessing.StaticBatcher(1),
         kb.primitives.Plan(),
         edge_weight="w",
     )

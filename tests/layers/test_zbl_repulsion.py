@@ -54,7 +54,7 @@ def expected(graph):
 
 
 def batch_of(items, size=8):
-    batcher = kb.preprocessing.StaticBatcher(size)
+    batcher = kb.preprocessing.StaticBatcher(size - 1)
     return kb.preprocessing.GraphLoader(items, batcher)[0][0]
 
 

@@ -503,7 +503,7 @@ def test_it_learns_from_geometry(name):
     keras.utils.set_random_seed(0)
     cls, _, options = BACKBONES[name]
     graphs = molecules([4] * 60, seed=11)
-    batcher = DynamicBatcher(16)
+    batcher = DynamicBatcher(15)
     task = GraphRegressor(
         cls(QM9, 16, 2, **options), preprocessor=GraphPreprocessor(batcher=batcher)
     )

@@ -110,7 +110,7 @@ def test_every_pattern_has_a_sample():
 @pytest.mark.parametrize(("attention", "options"), CASES, ids=str)
 def test_states_are_those_of_the_dense_oracle(attention, options):
     backbone = make(attention, max_degree=5, **options)
-    found = states_of(backbone, GRAPHS, DynamicBatcher(12))
+    found = states_of(backbone, GRAPHS, DynamicBatcher(11))
     for rows, graph in zip(found, GRAPHS, strict=True):
         np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
 
@@ -123,7 +123,7 @@ def test_tiles_compute_the_same(attention, plan):
     backbone = make(attention, max_distance=2, num_edge_types=4)
     tiles = AttentionPlan(4, **plan)
     graphs = GRAPHS if QUICK else GRAPHS[-1:]
-    found = states_of(backbone, graphs, StaticBatcher(2, "64"), tiles)
+    found = states_of(backbone, graphs, StaticBatcher(1, "64"), tiles)
     for rows, graph in zip(found, graphs, strict=True):
         np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
 
@@ -133,11 +133,11 @@ def test_target_edges_change_no_state(attention):
     options = PATTERNS[attention][0]
     bias = {"max_distance": 3, "num_edge_types": 4, "target_type": 1}
     backbone = make(attention, max_degree=5, **options, **bias)
-    found = states_of(backbone, GRAPHS, DynamicBatcher(12))
+    found = states_of(backbone, GRAPHS, DynamicBatcher(11))
     tiled = []
     if attention == "augment":
         tiles = AttentionPlan(4, share=1.0)
-        tiled = states_of(backbone, GRAPHS[-2:], StaticBatcher(2, "64"), tiles)
+        tiled = states_of(backbone, GRAPHS[-2:], StaticBatcher(1, "64"), tiles)
     for rows, graph in zip(
         found + tiled, GRAPHS + GRAPHS[len(GRAPHS) - len(tiled) :], strict=True
     ):
@@ -147,7 +147,7 @@ def test_target_edges_change_no_state(attention):
 
 def test_gt_equals_the_oracle_without_biases():
     backbone = make("augment", models.GTBackbone, laplacian=2)
-    found = states_of(backbone, GRAPHS, DynamicBatcher(12))
+    found = states_of(backbone, GRAPHS, DynamicBatcher(11))
     for rows, graph in zip(found, GRAPHS, strict=True):
         np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
 
@@ -375,7 +375,7 @@ def test_looking_at_graphs_changes_no_state(name):
         graphs = [complete(4, 0), ring(5, 1)]
         backbone = BACKBONES[name](kind)
     task = GraphClassifier(
-        backbone, 2, GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(3))
+        backbone, 2, GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(2))
     )
     state, config = plain_state(backbone), task.get_config()
     loader = task.loader(graphs)

@@ -138,7 +138,7 @@ def test_gt_weights_equal_the_equations():
     graphs = graphs_of(2, seed=5)
     backbone = drawn(models.GTBackbone({"kind": 4}, H, 1, K, laplacian=0))
     preprocessor = GraphPreprocessor(
-        [RCMKCompile(8), *backbone.graph_layers()], DynamicBatcher(4), AttentionPlan()
+        [RCMKCompile(8), *backbone.graph_layers()], DynamicBatcher(3), AttentionPlan()
     )
     found = task_of(backbone, preprocessor).attention_weights(graphs)
     block = backbone.blocks[0]
@@ -163,7 +163,7 @@ def test_tiles_do_not_change_the_weights():
     plain = task_of(backbone).attention_weights(graphs)
     preprocessor = GraphPreprocessor(
         backbone.graph_layers(),
-        StaticBatcher(2, padding="64"),
+        StaticBatcher(1, padding="64"),
         AttentionPlan(block_size=4, least_fill=0.05),
     )
     tiled = task_of(backbone, preprocessor).attention_weights(graphs)

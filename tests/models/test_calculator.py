@@ -40,7 +40,7 @@ LARGER = {"schnet": 2.5, "sum": 1.3}
 def task_of(name="painn", layer=None, **options):
     keras.utils.set_random_seed(3)
     layers = [RadiusGraph(3.5) if layer is None else layer]
-    preprocessor = GraphPreprocessor(layers, DynamicBatcher(8))
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(7))
     options = {"normalizer": None, **options}
     task = kb.models.ForceRegressor(BACKBONES[name](), 1, preprocessor, **options)
     # Fresh weights give hardly any forces, hardly above the rounding of energies.

@@ -71,7 +71,7 @@ def states_of(backbone, graphs, plan=None, layers=()):
     """Node states of each graph."""
     layers = [*layers, *backbone.graph_layers()]
     plan = plan or backbone.auto_plan() or Plan()
-    loader = GraphPreprocessor(layers, DynamicBatcher(8)).loader(
+    loader = GraphPreprocessor(layers, DynamicBatcher(7)).loader(
         graphs, plan=plan, num_edge_types=backbone.num_edge_types, shuffle=False
     )
     x = loader[0][0]
@@ -222,7 +222,7 @@ def test_tiles_have_the_biases_of_edge_features():
     prepared = graph
     for layer in backbone.graph_layers():
         prepared = layer(prepared)
-    batcher = kb.preprocessing.StaticBatcher(2, padding="64")
+    batcher = kb.preprocessing.StaticBatcher(1, padding="64")
     x = kb.preprocessing.GraphLoader([prepared], batcher, plan)[0][0]
     assert (x["plan"]["tiles:8"]["edge"] < x["edge"]["mask"].shape[1]).any()
     np.testing.assert_allclose(numpy(backbone(x))[0, :40], one, atol=2e-5)

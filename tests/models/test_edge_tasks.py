@@ -55,7 +55,7 @@ def backbone_of(kind=GCNBackbone, **options):
 
 
 def task_of(layers=(), plan="auto", batcher=None, cls=EdgeClassifier, **options):
-    preprocessor = GraphPreprocessor(layers, batcher or DynamicBatcher(2), plan)
+    preprocessor = GraphPreprocessor(layers, batcher or DynamicBatcher(1), plan)
     options = {"edge_inputs": {"length": {"features": 1}}, **options}
     outputs = 3 if cls is EdgeClassifier else 1
     return cls(backbone_of(), outputs, preprocessor, **options)
@@ -100,7 +100,7 @@ def test_rows_are_in_the_callers_order(tmp_path):
     expected = task.predict(graphs)
     assert [rows.shape for rows in expected] == [(10 * n, 3) for n in range(4)]
     # Neither plan, order of nodes and edges nor the batch change a prediction.
-    layers, batcher = [RCMKCompile(4)], StaticBatcher(5, "power_of_two")
+    layers, batcher = [RCMKCompile(4)], StaticBatcher(4, "power_of_two")
     task.preprocessor = GraphPreprocessor(layers, batcher, Plan(Banded(4), Segment()))
     for rows, other in zip(task.predict(graphs), expected, strict=True):
         np.testing.assert_allclose(rows, other, atol=1e-5)
@@ -279,7 +279,7 @@ def test_packed_for_an_exported_model():
     graphs = [graph_of(seed) for seed in range(3)]
     inputs = {"length": {"features": 1}}
     backbone = backbone_of(GGNNBackbone, num_steps=1, num_edge_types=1)
-    preprocessor = GraphPreprocessor([RCMKCompile(4)], DynamicBatcher(2))
+    preprocessor = GraphPreprocessor([RCMKCompile(4)], DynamicBatcher(1))
     task = EdgeClassifier(backbone, 3, preprocessor, edge_inputs=inputs)
     packer = GraphPacker.of_task(task, graphs)
     # What neither backbone nor head read is no input.
@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_refused_before_training():
         EdgeClassifier(transformer, 3).predict(good.replace(label=None))
     options = {"num_layers": 1, "num_heads": 2, "laplacian": 0}
     transformer = backbone_of(GTBackbone, target_type=0, **options)
-    pairs = GraphPreprocessor([AttentionEdges()], DynamicBatcher(2))
+    pairs = GraphPreprocessor([AttentionEdges()], DynamicBatcher(1))
     with pytest.raises(ValueError, match="the edge feature 'target'"):
         EdgeClassifier(transformer, 3, pairs).predict(good.replace(label=None))
 
@@ -339,7 +339,7 @@ def transformer_task(cls=EdgeClassifier, target_type=0, **options):
     inputs = {"length": {"features": 1}, "type": 3}
     outputs = 3 if cls is EdgeClassifier else 1
     layers = [RCMKCompile(4), *backbone.graph_layers()]
-    preprocessor = GraphPreprocessor(layers, DynamicBatcher(2))
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(1))
     return cls(backbone, outputs, preprocessor, edge_inputs=inputs, **options)
 
 
@@ -420,7 +420,7 @@ def test_a_graph_transformer_learns_labels_of_edges(cls, tmp_path):
 
 def test_schedules_are_refused():
     plan = Plan(rest=Segment(), schedule=ReceptiveField(2))
-    preprocessor = GraphPreprocessor([], DynamicBatcher(2), plan)
+    preprocessor = GraphPreprocessor([], DynamicBatcher(1), plan)
     graph = graph_of(candidates=None, slot=0)
     backbone = backbone_of(GGNNBackbone, num_steps=2, num_edge_types=1)
     task = EdgeClassifier(backbone, 3, preprocessor)

@@ -54,7 +54,7 @@ def numpy(tensor):
 
 def reordered(backbone, batch_size=3):
     layers = [RCMKCompile(8), *backbone.graph_layers()]
-    return GraphPreprocessor(layers, DynamicBatcher(batch_size))
+    return GraphPreprocessor(layers, DynamicBatcher(batch_size - 1))
 
 
 def test_embeddings_are_the_states_in_the_order_of_the_caller():

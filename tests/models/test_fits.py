@@ -48,7 +48,7 @@ def make():
     backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2)
     task = kb.models.NodeClassifier(backbone, 3)
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
-        [], kb.preprocessing.DynamicBatcher(2), kb.primitives.Plan()
+        [], kb.preprocessing.DynamicBatcher(1), kb.primitives.Plan()
     )
     return task
 
@@ -83,7 +83,7 @@ def test_a_loader_that_was_left_within_an_epoch_ends_with_fit():
 
 def test_threads_end_with_the_epoch_and_begin_anew():
     graphs = plain_graphs(60)
-    batcher = kb.preprocessing.DynamicBatcher(2)
+    batcher = kb.preprocessing.DynamicBatcher(1)
     loader = kb.preprocessing.GraphLoader(graphs, batcher, threads=2, prefetch=20)
     alone = kb.preprocessing.GraphLoader(graphs, batcher, prefetch=0)
     for _ in range(2):

@@ -43,7 +43,7 @@ def moved(graph, atom, axis, by):
 
 def task_of(name, layer, **options):
     keras.utils.set_random_seed(1)
-    preprocessor = GraphPreprocessor([layer], DynamicBatcher(8))
+    preprocessor = GraphPreprocessor([layer], DynamicBatcher(7))
     return kb.models.GraphRegressor(
         BACKBONES[name](), 1, preprocessor, readout="sum", normalizer=None, **options
     )
@@ -80,7 +80,7 @@ def test_forces_are_in_the_order_of_the_caller():
     # A layer that orders the nodes of batches in another way.
     layers = [KNearestGraph(2), RCMKCompile(4)]
     for member in ensemble.members:
-        member.preprocessor = GraphPreprocessor(layers, DynamicBatcher(8))
+        member.preprocessor = GraphPreprocessor(layers, DynamicBatcher(7))
     for own, mean, expected in zip(
         task.predict_forces(graphs),
         ensemble.predict_forces(graphs),
@@ -131,7 +131,7 @@ def springs(rng, count):
 def test_training_on_forces_learns_them():
     rng = np.random.default_rng(0)
     graphs = springs(rng, 40)
-    preprocessor = GraphPreprocessor([FullyConnectedGraph()], DynamicBatcher(21))
+    preprocessor = GraphPreprocessor([FullyConnectedGraph()], DynamicBatcher(20))
     keras.utils.set_random_seed(0)
     backbone = kb.models.SchNetBackbone(
         (1, 8), hidden_dim=16, num_gaussians=40, num_steps=1

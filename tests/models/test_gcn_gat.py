@@ -81,7 +81,7 @@ def numpy(tensor):
 def test_states_equal_the_oracle(name, plan, types):
     backbone = backbone_of(name, types)
     graphs = graphs_of(6, types=types)
-    loader = GraphLoader(graphs, DynamicBatcher(8), PLANS[plan], shuffle=False)
+    loader = GraphLoader(graphs, DynamicBatcher(7), PLANS[plan], shuffle=False)
     (x,) = loader[0][:1]
     out, start = numpy(backbone(x))[0], 0
     for number in x["graph"]["id"][0][x["graph"]["mask"][0]]:
@@ -196,7 +196,7 @@ def test_nothing_about_the_batch_changes_a_prediction(
     task = TASKS[name]
     task.preprocessor = GraphPreprocessor(
         [RCMKCompile(8, ordering)],
-        DynamicBatcher(batch_size, {"node": 40 * batch_size}),
+        DynamicBatcher(batch_size - 1, {"node": 40 * batch_size}),
         PLANS[plan],
     )
     rows = task.predict(graphs)

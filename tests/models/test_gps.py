@@ -78,7 +78,7 @@ def test_nothing_about_the_batch_changes_states(local, attention, max_length):
         )
     )
     graphs = graphs_of()
-    few = DynamicBatcher(2)
+    few = DynamicBatcher(1)
     alone = [states_of(backbone, [graph], few)[0] for graph in graphs]
     roomy = DynamicBatcher(budget={"node": 64, "edge": 128, "graph": 9})
     order = [np.random.default_rng(4).permutation(g.num_nodes) for g in graphs]
@@ -99,7 +99,7 @@ def test_attention_sees_all_nodes_and_no_other_graph():
                 INPUTS, 8, 2, local=None, num_heads=2, attention=attention, norm="layer"
             )
         )
-        batcher = DynamicBatcher(2)
+        batcher = DynamicBatcher(1)
         first = states_of(backbone, [graph, graph], batcher)
         second = states_of(backbone, [moved, graph], batcher)
         assert (np.abs(first[0][:4] - second[0][:4]).max() > 1e-4) == sees
@@ -116,7 +116,7 @@ def test_fused_attention_is_the_same():
         )
         for length, fused in ((None, False), (9, True))
     )
-    both = (states_of(each, graphs, DynamicBatcher(4)) for each in (plain, fused))
+    both = (states_of(each, graphs, DynamicBatcher(3)) for each in (plain, fused))
     for one, other in zip(*both, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5 * np.abs(one).max())
 
@@ -234,7 +234,7 @@ def test_a_message_of_ones_own_beside_attention():
 
     backbone = Mean(INPUTS, 8, 1, num_heads=2)
     assert isinstance(backbone.messages[0], kb.layers.SAGEConvolution)
-    states = states_of(backbone, graphs_of(), DynamicBatcher(4))
+    states = states_of(backbone, graphs_of(), DynamicBatcher(3))
     assert [len(rows) for rows in states] == [9, 4, 1, 6]
 
 

@@ -84,7 +84,7 @@ def test_loaders_resume_from_states(graphs, state):
 def test_the_order_may_stay(graphs):
     def seen(shuffle):
         backbone = kb.models.GCNBackbone({"kind": 3}, 4)
-        batcher = kb.preprocessing.DynamicBatcher(2)
+        batcher = kb.preprocessing.DynamicBatcher(1)
         preprocessor = kb.preprocessing.GraphPreprocessor(batcher=batcher)
         task = kb.models.GraphClassifier(backbone, 2, preprocessor)
         task.compile("sgd")

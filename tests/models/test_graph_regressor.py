@@ -67,7 +67,7 @@ def make_task(dtype=None, **options):
 
 
 def preprocessor(plan="auto", batch_size=6, layers=()):
-    return GraphPreprocessor(layers, DynamicBatcher(batch_size), plan)
+    return GraphPreprocessor(layers, DynamicBatcher(batch_size - 1), plan)
 
 
 def with_labels(graphs, labels):
@@ -127,7 +127,7 @@ def test_nothing_about_the_batch_changes_a_prediction(seed, batch_size):
     chosen = rng.permutation(len(GRAPHS))[: rng.integers(1, len(GRAPHS))]
     graphs = [GRAPHS[i].subgraph(rng.permutation(GRAPHS[i].num_nodes)) for i in chosen]
     TASK.preprocessor = GraphPreprocessor(
-        [RCMKCompile(8)], DynamicBatcher(batch_size, {"node": 40 * batch_size})
+        [RCMKCompile(8)], DynamicBatcher(batch_size - 1, {"node": 40 * batch_size})
     )
     assert_close(TASK.predict(graphs), [EXPECTED[i] for i in chosen])
 
@@ -279,7 +279,7 @@ def test_preset_round_trip(tmp_path, key):
 
 def test_graphs_above_the_budget_train_and_predict():
     task = make_task()
-    task.preprocessor = GraphPreprocessor([], DynamicBatcher(4, {"node": 64}))
+    task.preprocessor = GraphPreprocessor([], DynamicBatcher(3, {"node": 64}))
     graphs = graphs_of(12) + graphs_of(2, low=100, high=120)
     task.fit(graphs, validation_data=graphs, epochs=2, verbose=0)
     assert_close(task.predict(graphs), [regressor_outputs(g, task) for g in graphs])

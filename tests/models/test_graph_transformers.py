@@ -61,7 +61,7 @@ def make(attention="sparse", **options):
 
 def states_of(backbone, graphs, **options):
     """Node states of each graph, with tokens if there are any."""
-    preprocessor = GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(8))
+    preprocessor = GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(7))
     loader = preprocessor.loader(graphs, plan=backbone.auto_plan(), **options)
     assert len(loader) == 1
     x = loader[0][0]
@@ -107,7 +107,7 @@ def test_tiles_change_nothing_unless_edges_are_dropped(options):
         graph = layer(graph)
 
     def states(plan):
-        loader = GraphLoader([graph], StaticBatcher(2, padding="64"), plan)
+        loader = GraphLoader([graph], StaticBatcher(1, padding="64"), plan)
         x = loader[0][0]
         return numpy(backbone(x))[0, :60], x
 
@@ -126,7 +126,7 @@ def test_tiles_ask_for_one_graph_per_supergraph():
     backbone = make()
     layers = backbone.graph_layers()
     preprocessor = GraphPreprocessor(
-        layers, DynamicBatcher(8), AttentionPlan(4, share=1)
+        layers, DynamicBatcher(7), AttentionPlan(4, share=1)
     )
     with pytest.raises(ValueError, match="one graph per supergraph"):
         preprocessor.loader(graphs_of(), num_edge_types=4)[0]
@@ -359,7 +359,7 @@ def test_memory_of_a_step_that_is_computed_again():
     backbone = GraphormerBackbone({"kind": 3}, num_layers=3, remat=True)
     for layer in backbone.graph_layers():
         graph = layer(graph)
-    batcher = StaticBatcher(2, "64")
+    batcher = StaticBatcher(1, "64")
     loader = GraphLoader([graph], batcher, backbone.auto_plan())
     batch = jax.device_put(loader[0])
     task = NodeClassifier(backbone, 3)

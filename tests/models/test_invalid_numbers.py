@@ -40,7 +40,7 @@ def task_of(name, **options):
     backbone, graphs = sample_of(BACKBONES, name)()
     keras.utils.set_random_seed(0)
     preprocessor = GraphPreprocessor(
-        backbone.graph_layers(), DynamicBatcher(4), edge_weight="w"
+        backbone.graph_layers(), DynamicBatcher(3), edge_weight="w"
     )
     return kb.models.NodeClassifier(backbone, 3, preprocessor, **options), graphs
 
@@ -86,7 +86,7 @@ def refusing():
         )
         for weights in ([1.0, 1, 1, 1], [-0.75, 1, 1, -0.75])
     ]
-    preprocessor = GraphPreprocessor((), DynamicBatcher(4), edge_weight="w")
+    preprocessor = GraphPreprocessor((), DynamicBatcher(3), edge_weight="w")
     return kb.models.NodeClassifier(backbone, 2, preprocessor), graphs
 
 

@@ -328,7 +328,7 @@ def test_reordered_nodes_keep_their_pairs(plan):
     split = split_links(communities())
     primitives = [kb.primitives.Banded(8)] if plan == "banded" else []
     plan = kb.primitives.Plan(*primitives)
-    preprocessor = GraphPreprocessor([RCMKCompile(8)], StaticBatcher(2), plan)
+    preprocessor = GraphPreprocessor([RCMKCompile(8)], StaticBatcher(1), plan)
     plain, ordered = predictor(), predictor(preprocessor=preprocessor)
     losses = []
     for task in (plain, ordered):

@@ -47,7 +47,7 @@ def backbone_of(kind=GCNBackbone, **options):
 
 
 def task_of(layers=(), plan="auto", batch_size=2, **options):
-    preprocessor = GraphPreprocessor(layers, DynamicBatcher(batch_size), plan)
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(batch_size - 1), plan)
     return NodeClassifier(backbone_of(**options), 3, preprocessor)
 
 
@@ -104,7 +104,7 @@ def test_rows_are_in_the_callers_order(kind, tmp_path):
     options = {"num_edge_types": 1} if kind is GGNNBackbone else {}
     task = task_of(kind=kind, **options)
     expected = task.predict(graphs)
-    task.preprocessor = GraphPreprocessor([RCMKCompile(8)], DynamicBatcher(3))
+    task.preprocessor = GraphPreprocessor([RCMKCompile(8)], DynamicBatcher(2))
     rng = np.random.default_rng(0)
     orders = [rng.permutation(g.num_nodes) for g in graphs]
     mixed = [g.subgraph(o) for g, o in zip(graphs, orders, strict=True)]

@@ -56,7 +56,7 @@ def graphs_of(count, seed=0, low=2, high=40):
 
 def preprocessor(plan="auto", batch_size=6, layers=True):
     steps = [ReachabilityFilter(STEPS), RCMKCompile(8)] if layers else []
-    return GraphPreprocessor(steps, DynamicBatcher(batch_size), plan)
+    return GraphPreprocessor(steps, DynamicBatcher(batch_size - 1), plan)
 
 
 def predict(task, graphs, **options):
@@ -129,7 +129,7 @@ def test_nothing_about_the_batch_changes_a_prediction(seed, batch_size):
         )
         expected.append(EXPECTED[index][order])
     TASK.preprocessor = GraphPreprocessor(
-        [RCMKCompile(8)], DynamicBatcher(batch_size, {"node": 40 * batch_size})
+        [RCMKCompile(8)], DynamicBatcher(batch_size - 1, {"node": 40 * batch_size})
     )
     assert_close(TASK.predict(graphs), expected)
 
@@ -191,7 +191,7 @@ def test_one_compilation_per_fit(monkeypatch):
 
 def test_graphs_above_the_budget_train_and_predict():
     task = make_task()
-    task.preprocessor = GraphPreprocessor([], DynamicBatcher(4, {"node": 64}))
+    task.preprocessor = GraphPreprocessor([], DynamicBatcher(3, {"node": 64}))
     graphs = graphs_of(12) + graphs_of(2, low=100, high=120)
     task.fit(graphs, validation_data=graphs, epochs=2, verbose=0)
     assert_close(task.predict(graphs), [selector_logits(g, task) for g in graphs])

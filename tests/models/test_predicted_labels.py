@@ -43,7 +43,7 @@ def graphs_of(level="graph", count=6, seed=0, label=None):
 
 def task_of(cls, outputs=3, **options):
     keras.utils.set_random_seed(0)
-    preprocessor = GraphPreprocessor([RCMKCompile(4)], StaticBatcher(4))
+    preprocessor = GraphPreprocessor([RCMKCompile(4)], StaticBatcher(3))
     return cls(GCNBackbone({"kind": 4}, 8), outputs, preprocessor, **options)
 
 
@@ -207,7 +207,7 @@ def test_probabilities_and_errors_of_a_selection():
         )
     keras.utils.set_random_seed(0)
     backbone = GGNNBackbone({"kind": 4}, 8, num_steps=1, num_edge_types=1)
-    preprocessor = GraphPreprocessor([], StaticBatcher(4))
+    preprocessor = GraphPreprocessor([], StaticBatcher(3))
     task = NodeSelector(backbone, preprocessor, label_smoothing=0.1)
     logits, shares = task.predict(graphs), task.predict_proba(graphs)
     assert [len(share) for share in shares] == [len(g.candidates) for g in graphs]

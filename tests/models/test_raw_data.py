@@ -89,7 +89,7 @@ def samples():
     yield (
         "smiles",
         SMILES,
-        GraphRegressor(gcn(smiles), 1, GraphPreprocessor([smiles], DynamicBatcher(8))),
+        GraphRegressor(gcn(smiles), 1, GraphPreprocessor([smiles], DynamicBatcher(7))),
     )
     nets = networks()
     network = NetworkXEncoder(edge_type="bond").adapt(nets)

@@ -145,7 +145,7 @@ def test_small_groups_are_recorded(monkeypatch, few):
     def make():
         preprocessor = kb.preprocessing.GraphPreprocessor(
             [],
-            kb.preprocessing.StaticBatcher(4),
+            kb.preprocessing.StaticBatcher(3),
             kb.primitives.Plan(rest=kb.primitives.Grouped(4)),
         )
         backbone = kb.models.GGNNBackbone({"kind": 4}, 8, 2, 3)

@@ -53,7 +53,7 @@ def task_of(level="graph", batcher=None, **options):
     backbone = GCNBackbone({"kind": 4}, 8)
     normalizer = TargetNormalizer(level, mean=[0.0, 1.0, -1.0], std=STD)
     options = {"normalizer": normalizer, "target_names": NAMES, **options}
-    preprocessor = GraphPreprocessor([], batcher or DynamicBatcher(3))
+    preprocessor = GraphPreprocessor([], batcher or DynamicBatcher(2))
     return LEVELS[level](backbone, 3, preprocessor, **options)
 
 
@@ -112,7 +112,7 @@ def test_logs_equal_numpy(level):
         rel=1e-4,
     )
     # As a list, and by any batch.
-    task.preprocessor = GraphPreprocessor([], StaticBatcher(len(valid) + 1))
+    task.preprocessor = GraphPreprocessor([], StaticBatcher(len(valid)))
     losses, factors = list(LOSSES.values()), [2.0, 1.0, 0.25]
     task.compile(keras.optimizers.SGD(0.0), losses, factors, METRICS)
     (batch,) = list(task.loader(valid))
@@ -126,7 +126,7 @@ def test_weights_alone_and_one_loss():
     rows, labels = rows_of(task, graphs)
     known = ~np.isnan(labels)
     squares = ((rows - labels) / STD) ** 2
-    task.preprocessor = GraphPreprocessor([], StaticBatcher(len(graphs) + 1))
+    task.preprocessor = GraphPreprocessor([], StaticBatcher(len(graphs)))
     (batch,) = list(task.loader(graphs))
     x, y, weight = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
     outputs = task(x)

@@ -45,7 +45,7 @@ def graphs_of(level="graph", count=7, classes=3, seed=0):
 
 def task_of(level="graph", classes=3, **options):
     keras.utils.set_random_seed(0)
-    preprocessor = GraphPreprocessor([], DynamicBatcher(3))
+    preprocessor = GraphPreprocessor([], DynamicBatcher(2))
     return CLASSES[level](GCNBackbone({"kind": 4}, 8), classes, preprocessor, **options)
 
 

@@ -35,7 +35,7 @@ def sgd(rate=0.0):
 
 
 def of_batches(size=4):
-    return GraphPreprocessor([], StaticBatcher(size))
+    return GraphPreprocessor([], StaticBatcher(size - 1))
 
 
 def classifier(**options):

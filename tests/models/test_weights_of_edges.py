@@ -60,7 +60,7 @@ def without_zeros(graph):
 
 def task_over(backbone, edge_weight="w"):
     layers = backbone.graph_layers()
-    preprocessor = GraphPreprocessor(layers, DynamicBatcher(4), edge_weight=edge_weight)
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(3), edge_weight=edge_weight)
     return kb.models.NodeClassifier(backbone, 3, preprocessor)
 
 
@@ -89,7 +89,7 @@ def test_weights_change_the_predictions_or_are_refused(name):
         plain = kb.models.NodeClassifier(
             task.backbone,
             3,
-            GraphPreprocessor(task.backbone.graph_layers(), DynamicBatcher(4)),
+            GraphPreprocessor(task.backbone.graph_layers(), DynamicBatcher(3)),
         )
         plain.set_weights(task.get_weights())
         for a, b in zip(first, plain.predict(ones), strict=True):

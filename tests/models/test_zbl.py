@@ -44,7 +44,7 @@ def backbone(kind="painn", seed=0):
 
 
 def make(zbl=True, kind="painn", task=kb.models.ForceRegressor, **options):
-    preprocessor = GraphPreprocessor([RadiusGraph(CUTOFF)], DynamicBatcher(4))
+    preprocessor = GraphPreprocessor([RadiusGraph(CUTOFF)], DynamicBatcher(3))
     options.setdefault("normalizer", TargetNormalizer("atom", "atomic_number"))
     return task(
         backbone(kind), preprocessor=preprocessor, readout="sum", zbl=zbl, **options

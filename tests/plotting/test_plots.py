@@ -359,7 +359,7 @@ def test_fill_of_batches():
         for name, share in loader.stats.fill.items():
             assert f"{100 * share:.1f} %" == texts(axes)[names.index(name)]
     static = kb.preprocessing.GraphLoader(
-        graphs_of(RNG.integers(2, 30, 60)), kb.preprocessing.StaticBatcher(4)
+        graphs_of(RNG.integers(2, 30, 60)), kb.preprocessing.StaticBatcher(3)
     )
     figure = plotting.plot_batch_fill({"dynamic": loader, "static": static})
     legend = figure.axes[0].get_legend()

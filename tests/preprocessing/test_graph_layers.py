@@ -115,7 +115,7 @@ def test_bad_arguments():
 def test_preprocessor_config_round_trip():
     made = GraphPreprocessor(
         [ReachabilityFilter(3), RCMKCompile(16)],
-        DynamicBatcher(8, {"node": 256}, "drop"),
+        DynamicBatcher(7, {"node": 256}, "drop"),
         Plan(Banded(16)),
     )
     again = GraphPreprocessor.from_config(made.get_config())

@@ -81,15 +81,15 @@ GRAPHS = odd_graphs()
 
 BATCHERS = {
     DynamicBatcher: [
-        DynamicBatcher(4),
-        DynamicBatcher(20),
-        DynamicBatcher(4, packing="best_fit"),
+        DynamicBatcher(3),
+        DynamicBatcher(19),
+        DynamicBatcher(3, packing="best_fit"),
         DynamicBatcher(budget={"node": 16}),
     ],
     StaticBatcher: [
-        StaticBatcher(2, "constant"),
-        StaticBatcher(4, "64"),
-        StaticBatcher(3, "power_of_two"),
+        StaticBatcher(1, "constant"),
+        StaticBatcher(3, "64"),
+        StaticBatcher(2, "power_of_two"),
     ],
 }
 PRIMITIVES = {
@@ -219,17 +219,17 @@ ALL_PLANS = [plan for plans in PRIMITIVES.values() for plan in plans or []]
 def test_batches_lose_nothing_under_any_batcher(plan):
     for batcher in itertools.chain(*BATCHERS.values()):
         seen(loader_of(plan, batcher, shuffle=False), GRAPHS)
-    seen(loader_of(plan, StaticBatcher(3, "64"), replicas=2), GRAPHS)
+    seen(loader_of(plan, StaticBatcher(2, "64"), replicas=2), GRAPHS)
 
 
 @pytest.mark.parametrize("plan", ALL_PLANS, ids=str)
 def test_messages_are_those_of_the_oracle(plan):
     # Eager operations are quick on torch; the others compile each shape.
     every = keras.backend.backend() == "torch"
-    batchers = itertools.chain(*BATCHERS.values()) if every else [DynamicBatcher(20)]
+    batchers = itertools.chain(*BATCHERS.values()) if every else [DynamicBatcher(19)]
     for batcher in batchers:
         check_messages(loader_of(plan, batcher, shuffle=False), GRAPHS)
-    loader = loader_of(plan, DynamicBatcher(20), edge_weight="weight")
+    loader = loader_of(plan, DynamicBatcher(19), edge_weight="weight")
     check_messages(loader, GRAPHS, weighted=True)
 
 
@@ -238,7 +238,7 @@ def test_messages_are_those_of_the_oracle(plan):
 def test_schedules_compute_what_all_nodes_would(plan, readout):
     backbone = GGNNBackbone({"type": 4}, 4, 2, TYPES)
     task = NodeSelector(
-        backbone, GraphPreprocessor([], DynamicBatcher(20), plan), readout
+        backbone, GraphPreprocessor([], DynamicBatcher(19), plan), readout
     )
     task.compile(run_eagerly=keras.backend.backend() == "torch")
     backbone.message_passing.bias.assign(
@@ -518,7 +518,7 @@ def test_a_part_may_come_several_times(plan, monkeypatch):
         shards = (part, other, part)
 
     graphs = [*GRAPHS, *GRAPHS[:3], *GRAPHS]
-    loader = GraphLoader(Store(), DynamicBatcher(8), plan, num_edge_types=TYPES)
+    loader = GraphLoader(Store(), DynamicBatcher(7), plan, num_edge_types=TYPES)
     seen(loader, graphs)
     check_messages(loader, graphs)
 

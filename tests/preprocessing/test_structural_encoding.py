@@ -167,7 +167,7 @@ def test_the_rest_of_a_graph_stays():
 def test_batches():
     graphs = [graph_of(4 + k % 5, 12, k, label=0.0) for k in range(24)]
     layer = StructuralEncoding(4, laplacian=2, random_walk=3)
-    made = GraphPreprocessor([layer], DynamicBatcher(8), Plan(Segment()))
+    made = GraphPreprocessor([layer], DynamicBatcher(7), Plan(Segment()))
     again = GraphPreprocessor.from_config(made.get_config())
     assert again.get_config() == made.get_config()
     assert (

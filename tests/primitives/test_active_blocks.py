@@ -51,7 +51,7 @@ def make_task(**options):
 
 def batch_of(graphs, plan, room=lambda value: value):
     """The graphs of `GROUPS` as one batch of two supergraphs."""
-    loader = GraphLoader(graphs, DynamicBatcher(6), plan, num_edge_types=3, prefetch=0)
+    loader = GraphLoader(graphs, DynamicBatcher(5), plan, num_edge_types=3, prefetch=0)
     budget = {"graph": 4}
     for name, values in loader.sizes.items():
         budget[name] = room(max(int(values[group].sum()) for group in GROUPS))
@@ -179,7 +179,7 @@ def test_dropout_trains(dropout):
 def test_one_compilation():
     graphs = graphs_of(40)
     task = make_task()
-    batcher = DynamicBatcher(6)
+    batcher = DynamicBatcher(5)
     task.preprocessor = GraphPreprocessor([], batcher, PLANS["grouped"])
     jit = keras.backend.backend() != "torch"
     task.compile("adam", jit_compile=jit)

@@ -63,11 +63,11 @@ ROUND = {
 @pytest.mark.parametrize(
     ("batcher", "rounding"),
     [
-        (DynamicBatcher(8), "one"),
-        (DynamicBatcher(8, packing="best_fit"), "one"),
-        (StaticBatcher(8), "one"),
-        (StaticBatcher(8, "64"), "64"),
-        (StaticBatcher(8, "power_of_two"), "power_of_two"),
+        (DynamicBatcher(7), "one"),
+        (DynamicBatcher(7, packing="best_fit"), "one"),
+        (StaticBatcher(7), "one"),
+        (StaticBatcher(7, "64"), "64"),
+        (StaticBatcher(7, "power_of_two"), "power_of_two"),
     ],
 )
 def test_one_compilation_per_padded_shape(batcher, rounding):
@@ -90,6 +90,6 @@ def test_one_compilation_per_padded_shape(batcher, rounding):
 
 @pytest.mark.skipif(not COMPILES, reason="torch runs eagerly by default")
 def test_the_guard_stops_a_fit_whose_shapes_vary():
-    model = task(StaticBatcher(8, "64"))
+    model = task(StaticBatcher(7, "64"))
     with pytest.raises(RecompilationError, match="edge/mask: "):
         model.fit(complete_graphs(34), verbose=0, callbacks=[RecompileGuard(budget=2)])

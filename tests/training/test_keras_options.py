@@ -29,7 +29,7 @@ def task_of(per_batch, dropout=0.0, **options):
     """A regressor without a normaliser, on batches of so many graphs."""
     keras.utils.set_random_seed(0)
     backbone = models.GCNBackbone({"kind": 4}, 8, dropout=dropout)
-    preprocessor = GraphPreprocessor(batcher=StaticBatcher(per_batch + 1))
+    preprocessor = GraphPreprocessor(batcher=StaticBatcher(per_batch))
     task = models.GraphRegressor(backbone, 1, preprocessor, normalizer=None)
     optimizer = options.pop("optimizer", None) or keras.optimizers.SGD(0.2)
     task.compile(optimizer, **options)

@@ -36,7 +36,7 @@ def task_of(name="ggnn", **options):
     preprocessor = None
     backbone = backbone_of(name)
     if options.pop("batcher", None):
-        preprocessor = GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(8))
+        preprocessor = GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(7))
     return models.GraphClassifier(backbone, 2, preprocessor, **options)
 
 

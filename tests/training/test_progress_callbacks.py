@@ -22,7 +22,7 @@ def task_of():
     return kb.models.GraphClassifier(
         kb.models.GCNBackbone({"kind": 4}, 8, num_layers=1),
         2,
-        kb.preprocessing.GraphPreprocessor([], kb.preprocessing.StaticBatcher(5)),
+        kb.preprocessing.GraphPreprocessor([], kb.preprocessing.StaticBatcher(4)),
     )
 
 
@@ -90,7 +90,7 @@ def test_a_line_within_thirty_seconds_with_the_time_left(monkeypatch, capsys):
     monkeypatch.setattr(progress, "_last_line", 0.0)
     lines = ProgressLines()
     lines.set_params({"steps": 100, "epochs": 4, "verbose": 2})
-    loader = kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(5))
+    loader = kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(4))
     lines.follow(loader)
     lines.on_train_begin()
     read = []

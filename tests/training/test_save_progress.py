@@ -70,8 +70,8 @@ def weights(model):
 def test_goes_on_in_the_middle_of_an_epoch(tmp_path, kind, place):
     def batcher():
         if kind == "64":
-            return StaticBatcher(4, "64")
-        return DynamicBatcher(4, packing="sequential")
+            return StaticBatcher(3, "64")
+        return DynamicBatcher(3, packing="sequential")
 
     whole = task(batcher())
     history = whole.fit(graphs(), epochs=3, verbose=0, seed=5)
@@ -101,18 +101,18 @@ class StopInValidation(keras.callbacks.Callback):
 
 
 def test_a_stop_during_validation(tmp_path):
-    whole = task(DynamicBatcher(4))
+    whole = task(DynamicBatcher(3))
     history = whole.fit(graphs(), validation_data=graphs(9), epochs=2, verbose=0)
     saving = SaveProgress(tmp_path / "p", 1)
     with pytest.raises(InterruptedError):
-        task(DynamicBatcher(4)).fit(
+        task(DynamicBatcher(3)).fit(
             graphs(),
             validation_data=graphs(9),
             epochs=2,
             verbose=0,
             callbacks=[saving, StopInValidation()],
         )
-    model = task(DynamicBatcher(4))
+    model = task(DynamicBatcher(3))
     again = model.fit(
         graphs(),
         validation_data=graphs(9),
@@ -165,18 +165,18 @@ def test_damaged_files(tmp_path):
 
 
 def test_other_graphs_are_refused(tmp_path):
-    model = task(DynamicBatcher(4))
+    model = task(DynamicBatcher(3))
     saving = SaveProgress(tmp_path, save_freq=1)
     with pytest.raises(InterruptedError):
         model.fit(graphs(), verbose=0, callbacks=[saving, Stop(0, 1)])
     with pytest.raises(ValueError, match="training began with"):
-        task(DynamicBatcher(4)).fit(
+        task(DynamicBatcher(3)).fit(
             graphs(41), verbose=0, callbacks=[SaveProgress(tmp_path)]
         )
 
 
 def test_an_unfinished_save_changes_nothing(tmp_path, monkeypatch):
-    model = task(DynamicBatcher(4))
+    model = task(DynamicBatcher(3))
     saving = SaveProgress(tmp_path, save_freq=1)
     with pytest.raises(InterruptedError):
         model.fit(graphs(), verbose=0, callbacks=[saving, Stop(0, 1)])
@@ -190,7 +190,7 @@ def test_an_unfinished_save_changes_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         saving.save(0, 7)
     assert json.dumps(saving.saved()) == before
-    task(DynamicBatcher(4)).fit(graphs(), verbose=0, callbacks=[SaveProgress(tmp_path)])
+    task(DynamicBatcher(3)).fit(graphs(), verbose=0, callbacks=[SaveProgress(tmp_path)])
 
 
 def test_bad_arguments():
@@ -203,7 +203,7 @@ def test_bad_arguments():
 
 
 def test_shapes_that_vary_train_evaluate_and_predict():
-    model = task(StaticBatcher(4, "power_of_two"))
+    model = task(StaticBatcher(3, "power_of_two"))
     data = graphs(60)
     rng = np.random.default_rng(1)
     for n in (40, 90, 200):
@@ -226,6 +226,6 @@ def test_shapes_that_vary_train_evaluate_and_predict():
     )
     assert scores["accuracy"] == pytest.approx(right, abs=1e-6)
     # The same as with one shape for all.
-    model.preprocessor.batcher = DynamicBatcher(8)
+    model.preprocessor.batcher = DynamicBatcher(7)
     for a, b in zip(predicted, model.predict(data), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)

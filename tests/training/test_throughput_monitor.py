@@ -142,7 +142,7 @@ def test_logs_of_fit(tmp_path, capsys):
 
 def test_a_step_that_compiles_again_is_counted():
     """Batches of two shapes; another guard does not disturb."""
-    task = task_of(kb.preprocessing.StaticBatcher(4, "power_of_two"))
+    task = task_of(kb.preprocessing.StaticBatcher(3, "power_of_two"))
     guard = kb.training.RecompileGuard(action="count")
     history = task.fit(
         graphs_of(8, sizes=[3] * 4 + [50] * 4),

@@ -131,7 +131,7 @@ def test_what_only_some_plans_have():
     assert names == ["ReachabilityFilter", "RCMKCompile"]
     assert made.graph_layers[1].get_config()["ordering"] == "bisection"
     assert isinstance(made.batcher, preprocessing.StaticBatcher)
-    assert (made.batcher.padding, made.batcher.batch_size) == ("64", 16)
+    assert (made.batcher.padding, made.batcher.graphs) == ("64", 16)
     hp = drawn(hypermodel, plan="block_sparse", tile_size=8, tile_budget=4)
     assert hypermodel.build(hp).preprocessor.plan.keys == (
         "block_sparse:8:4",

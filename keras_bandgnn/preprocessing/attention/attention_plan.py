@@ -27,7 +27,7 @@ class AttentionPlan(Plan):
     Sparse and full attention read the edges and nodes of a batch and need no arrays of
     a plan. With `block_size` the edges inside chosen tiles of b by b nodes are computed
     as dense products (elastic computation reformation), for graphs that
-    `ClusterCompile` ordered, one per supergraph: `StaticBatcher(2, "64")`.
+    `ClusterCompile` ordered, one per supergraph: `StaticBatcher(1, "64")`.
 
     Args:
         block_size: b, or None for no tiles.
@@ -147,7 +147,7 @@ class AttentionPlan(Plan):
         if node["graph_id"][real].any():
             raise ValueError(
                 "Expected one graph per supergraph for tiles. Received: several. "
-                "Use StaticBatcher(2, padding='64')."
+                "Use StaticBatcher(1, padding='64')."
             )
         chosen = np.arange(len(edges))
         if "attend" in edge:

@@ -62,7 +62,7 @@ class Batcher(HostLayer):
     is saved in presets.
 
     Args:
-        batch_size: Graphs per supergraph, the padding graph included.
+        graphs: Graphs per supergraph, without the padding graph.
         budget: Capacities by name.
         oversize: What becomes of graphs above the budget: `"bucket"` puts them into
             supergraphs of their own, larger shape (one more compilation), `"drop"`
@@ -75,8 +75,8 @@ class Batcher(HostLayer):
 
     Example:
     >>> class Pairs(Batcher):
-    ...     def __init__(self, batch_size=3, budget=None, oversize="bucket", **kwargs):
-    ...         super().__init__(batch_size, budget, oversize, **kwargs)
+    ...     def __init__(self, graphs=2, budget=None, oversize="bucket", **kwargs):
+    ...         super().__init__(graphs, budget, oversize, **kwargs)
     ...     def estimate_budget(self, sizes):
     ...         most = {name: 2 * int(values.max()) for name, values in sizes.items()}
     ...         return {**most, "node": most["node"] + 1, "graph": 3, **self.given}
@@ -94,13 +94,19 @@ class Batcher(HostLayer):
 
     def __init__(
         self,
-        batch_size: int,
+        graphs: int,
         budget: Mapping[str, int] | None,
         oversize: str,
         **kwargs,
     ):
+        if "batch_size" in kwargs:
+            raise ValueError(
+                "Expected `graphs`, the graphs of a supergraph. Received: batch_size="
+                f"{kwargs['batch_size']!r}, which counted the padding graph, too. Pass "
+                "graphs=B - 1 for batch_size=B."
+            )
         super().__init__(**kwargs)
-        self.batch_size = positive_int("batch_size", batch_size, 2, MOST_GRAPHS)
+        self.graphs = positive_int("graphs", graphs, 1, MOST_GRAPHS)
         self.given = {
             name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
             for name, value in mapping("budget", budget or {}).items()
@@ -285,10 +291,18 @@ class Batcher(HostLayer):
         """Return the constructor's arguments, with the adapted budget."""
         return {
             **super().get_config(),
-            "batch_size": self.batch_size,
+            "graphs": self.graphs,
             "budget": dict(self.budget),
             "oversize": self.oversize,
         }
+
+    @classmethod
+    def from_config(cls, config: Mapping) -> "Batcher":
+        """Build a batcher; files of 0.2.0 count the padding graph in `batch_size`."""
+        config = dict(config)
+        if "batch_size" in config:
+            config["graphs"] = config.pop("batch_size") - 1
+        return cls(**config)
 
 
 def _rebuild(cls: type[Batcher], config: dict, given: dict) -> Batcher:
@@ -303,4 +317,4 @@ def supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
     if nodes is not None:
         return nodes
     total = sum(int(part.node_ptr[-1]) for part in parts)
-    return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
+    return int((batcher.graphs + 1) * total / max(sum(map(len, parts)), 1))

@@ -366,18 +366,19 @@ class DynamicBatcher(Batcher):
     and one graph of the budget are kept for padding. `packing="sequential"` is dynamic
     batching of Speckhard et al. 2025, and sparse batching of Balog et al. 2019.
 
-    With `estimate="quantile"` nodes get max(ceil64(mean * batch_size),
+    With `estimate="quantile"` nodes get max(ceil64(mean * (graphs + 1)),
     ceil64(largest)), and the other resources the quantile of what supergraphs need
     that pads least; as many graphs share a supergraph as it holds. With
-    `estimate="mean"` (the paper) edges get what nodes get, and at most `batch_size - 1`
-    graphs share a supergraph. `"quantile"` is also used for what the mean rule does not
+    `estimate="mean"` (the paper) edges get what nodes get, and at most `graphs` graphs
+    share a supergraph. `"quantile"` is also used for what the mean rule does not
     speak of: a budget with "node" given, and resources of the plan. If there are fewer
-    graphs than `batch_size`, the room is for as many as there are.
+    graphs than `graphs`, the room is for as many as there are.
 
     Args:
-        batch_size: Graphs per supergraph on average, the padding graph included.
+        graphs: Graphs per supergraph on average. The batch size of the paper is one
+            more, as it counts the padding graph.
         budget: Capacities by name, such as `{"node": 8192}`. Resources left out are
-            estimated by `adapt`. With "node" given, `batch_size` is not used.
+            estimated by `adapt`. With "node" given, `graphs` is not used.
         oversize: What becomes of graphs above the budget: `"bucket"` puts them into
             supergraphs of their own, larger shape (one more compilation), `"drop"`
             leaves them out and counts them, `"raise"` is an error.
@@ -400,7 +401,7 @@ class DynamicBatcher(Batcher):
 
     def __init__(
         self,
-        batch_size: int = 32,
+        graphs: int = 32,
         budget: Mapping[str, int] | None = None,
         oversize: str = "bucket",
         packing: str = "best_fit",
@@ -409,7 +410,7 @@ class DynamicBatcher(Batcher):
         estimate_from: int | None = None,
         **kwargs,
     ):
-        super().__init__(batch_size, budget, oversize, **kwargs)
+        super().__init__(graphs, budget, oversize, **kwargs)
         self.packing = one_of("packing", packing, ("sequential", "best_fit"))
         self.estimate = one_of("estimate", estimate, ("auto", "mean", "quantile"))
         self.window = positive_int("window", window)
@@ -420,15 +421,16 @@ class DynamicBatcher(Batcher):
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return capacities for graphs of these sizes, by name."""
         # Room for more graphs than there are would be padding in every batch.
-        graphs = min(self.batch_size, len(sizes["node"]))
+        slots = self.graphs + 1
+        usual_count = min(slots, len(sizes["node"]))
         sizes = {k: np.asarray(v)[: self.estimate_from] for k, v in sizes.items()}
         budget = dict(self.given)
         usual = "mean" if self.packing == "sequential" else "quantile"
         rule = usual if self.estimate == "auto" else self.estimate
         if rule == "mean" and "node" not in budget:
-            mean = {**mean_rule(sizes, graphs), "graph": self.batch_size}
+            mean = {**mean_rule(sizes, usual_count), "graph": slots}
             budget = {**mean, **budget}
-        return quantile_rule(sizes, graphs, budget, self.pack)
+        return quantile_rule(sizes, usual_count, budget, self.pack)
 
     def room_for(self, largest: int) -> int:
         """Return room for one graph, with padding."""

@@ -20,11 +20,11 @@ _ROUND = {"64": round_up_64, "power_of_two": round_up_power_of_two}
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class StaticBatcher(Batcher):
-    """Puts `batch_size - 1` graphs into each supergraph (Speckhard et al. 2025).
+    """Puts a fixed number of graphs into each supergraph (Speckhard et al. 2025).
 
     | padding | nodes | edges | compilations |
     | --- | --- | --- | --- |
-    | `"constant"` | ceil64(batch_size * largest) | likewise | 1 |
+    | `"constant"` | ceil64((graphs + 1) * largest) | likewise | 1 |
     | `"64"` | multiple of 64 >= sum + 1 | multiple of 64 >= sum | one per shape |
     | `"power_of_two"` | power of two >= sum + 1 | power of two >= sum | one per shape |
 
@@ -35,11 +35,12 @@ class StaticBatcher(Batcher):
     it: at most twice what is needed, and few more shapes than pairs of nodes and edges.
 
     No graph is lost: the last supergraph of an epoch may hold fewer. The authors' code
-    loses every `batch_size`-th graph, the one that closes a batch, and the last,
+    loses every `graphs + 1`-th graph, the one that closes a batch, and the last,
     partly filled batch; `drop_trigger=True` does the same, for replication only.
 
     Args:
-        batch_size: Graphs per supergraph, the padding graph included.
+        graphs: Graphs per supergraph. The batch size of the paper is one more, as it
+            counts the padding graph.
         padding: `"constant"`, `"64"` or `"power_of_two"`.
         oversize: For `"constant"`, what becomes of graphs larger than all those it was
             adapted to: `"bucket"`, `"drop"` or `"raise"`, see `DynamicBatcher`.
@@ -47,7 +48,7 @@ class StaticBatcher(Batcher):
         budget: The adapted capacities, as `get_config` gives them.
 
     Example:
-    >>> batcher = StaticBatcher(3, padding="64")
+    >>> batcher = StaticBatcher(2, padding="64")
     >>> sizes = {"node": np.array([40, 30, 50]), "edge": np.array([64, 1, 0])}
     >>> batcher.adapt(sizes)
     >>> packed = batcher.pack(sizes, np.arange(3), batcher.budget)
@@ -60,21 +61,21 @@ class StaticBatcher(Batcher):
 
     def __init__(
         self,
-        batch_size: int = 32,
+        graphs: int = 32,
         padding: str = "constant",
         oversize: str = "bucket",
         drop_trigger: bool = False,
         budget: Mapping[str, int] | None = None,
         **kwargs,
     ):
-        super().__init__(batch_size, budget, oversize, **kwargs)
+        super().__init__(graphs, budget, oversize, **kwargs)
         self.padding = one_of("padding", padding, ("constant", "64", "power_of_two"))
         self.drop_trigger = boolean("drop_trigger", drop_trigger)
         self.fixed_shapes = self.padding == "constant"
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return capacities for graphs of these sizes, by name."""
-        budget = {"graph": self.batch_size, **self.given}
+        budget = {"graph": self.graphs + 1, **self.given}
         if self.fixed_shapes:
             for name, values in sizes.items():
                 if name not in (*PER_GRAPH, *budget):
@@ -89,31 +90,29 @@ class StaticBatcher(Batcher):
         return not needed - set(self.budget)
 
     def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the largest graph of which any `batch_size - 1` fit, by resource."""
+        """Return the largest graph of which any `graphs` fit, by resource."""
         if not self.fixed_shapes:
             return {name: self.budget[name] for name in PER_GRAPH if name in sizes}
         limits = super().limits(sizes)
         return {
-            name: limit if name in PER_GRAPH else limit // (self.batch_size - 1)
+            name: limit if name in PER_GRAPH else limit // self.graphs
             for name, limit in limits.items()
         }
 
     def room_for(self, largest: int) -> int:
         """Return room for a whole batch of the largest graph."""
-        return int(ceil64(self.batch_size * largest))
+        return int(ceil64((self.graphs + 1) * largest))
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
-        """Cut an order of graphs into supergraphs of `batch_size - 1` graphs."""
+        """Cut an order of graphs into supergraphs of `graphs` graphs."""
         del sizes, budget
         order = np.asarray(order)
         if not self.drop_trigger:
-            return np.split(
-                order, range(self.batch_size - 1, len(order), self.batch_size - 1)
-            )
-        whole = len(order) // self.batch_size
+            return np.split(order, range(self.graphs, len(order), self.graphs))
+        whole = len(order) // (self.graphs + 1)
         if not whole:
             return []
-        return list(order[: whole * self.batch_size].reshape(whole, -1)[:, :-1])
+        return list(order[: whole * (self.graphs + 1)].reshape(whole, -1)[:, :-1])
 
     def shapes(
         self, sizes: Mapping[str, np.ndarray], steps: Sequence[Sequence], budget: dict

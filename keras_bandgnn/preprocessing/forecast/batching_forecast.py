@@ -183,7 +183,7 @@ def count_shapes(
     Example:
     >>> from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
     >>> sizes = {"node": np.array([30, 30, 70, 70]), "edge": np.array([8, 8, 8, 8])}
-    >>> batcher = StaticBatcher(2, padding="64")
+    >>> batcher = StaticBatcher(1, padding="64")
     >>> batcher.adapt(sizes)
     >>> found = count_shapes(sizes, batcher, steps=8)
     >>> sorted(zip([e.budget["node"] for e in found.examples], found.counts.tolist()))
@@ -243,7 +243,7 @@ class BatchingForecast:
     Args:
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
         model: A compiled Keras model over the batch contract.
-        batch_size: Graphs per supergraph, the padding graph included.
+        batch_size: Graphs per supergraph.
         steps: Steps of the planned training.
         algorithms: Some of `ALGORITHMS`.
         packing: Of the dynamic algorithm.
@@ -267,6 +267,7 @@ class BatchingForecast:
         verbose: bool = True,
     ):
         self.steps = positive_int("steps", steps)
+        batch_size = positive_int("batch_size", batch_size)
         self.batchers = {}
         for name in strings("algorithms", algorithms) or ("",):
             one_of("algorithm", name, ALGORITHMS)
@@ -359,7 +360,7 @@ class BatchingForecast:
     def _sample_loaders(self, steps: int, budget: Mapping[str, int]) -> list:
         """Return loaders of a sample: one of a single shape, and one per algorithm."""
         loader, first = self._loader, next(iter(self.batchers.values()))
-        number = steps * (first.batch_size - 1)
+        number = steps * first.graphs
         rng = np.random.default_rng(self.seed)
         ids = np.sort(rng.integers(0, int(loader.starts[-1]), number))
         pieces = []
@@ -368,7 +369,7 @@ class BatchingForecast:
             pieces += [part.take(inside)] if inside.size else []
         sample = FlatGraphs.concatenate(pieces).take(rng.permutation(number))
         types = {"num_edge_types": loader.num_edge_types}
-        whole = DynamicBatcher(first.batch_size, budget, oversize="drop")
+        whole = DynamicBatcher(first.graphs, budget, oversize="drop")
         return [
             GraphLoader(sample, whole, loader.plan, **types),
             *(

@@ -159,7 +159,7 @@ def choose_batcher(
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store, with labels. The
             layers of a task's preprocessor are applied to them.
         model: A compiled task, or any compiled Keras model over the batch contract.
-        batch_size: Graphs per supergraph, the padding graph included.
+        batch_size: Graphs per supergraph.
         steps: Steps of the planned training. Compilations count the less the more
             there are.
         algorithms: Those to compare: `"dynamic"` (`DynamicBatcher`), `"constant"`,

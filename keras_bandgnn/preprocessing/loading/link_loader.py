@@ -82,7 +82,7 @@ class LinkLoader(GraphLoader):
         if not len(pairs):
             raise ValueError("Expected `pairs` to have at least one pair. Received: 0.")
         if loader is None:
-            loader = GraphLoader([graph], StaticBatcher(2, padding="64"), shuffle=False)
+            loader = GraphLoader([graph], StaticBatcher(1, padding="64"), shuffle=False)
         instance("loader", loader, GraphLoader, "a GraphLoader")
         sampled = isinstance(loader, SampleLoader)
         whole = sampled or len(loader) == 1

@@ -187,7 +187,7 @@ class SequenceLoader(keras.utils.PyDataset):
         parts = [self.subgraph(nodes) for nodes in self._sequences(self.epoch)]
         # The budget of a plan is kept, so that its batches keep their shape.
         batcher = self._batchers.pop(str(self.plan), None)
-        batcher = batcher or DynamicBatcher(2, budget=dict(self._budget))
+        batcher = batcher or DynamicBatcher(1, budget=dict(self._budget))
         self._batchers[str(self.plan)] = batcher
         while len(self._batchers) > _KEPT:
             del self._batchers[next(iter(self._batchers))]

@@ -200,7 +200,7 @@ def test_batches_and_configuration():
     rng = np.random.default_rng(0)
     data = [Graph(6, *rng.integers(0, 6, (2, 9)), label=0.0) for _ in range(20)]
     layer = AttentionEdges(False, True, 3, True)
-    made = GraphPreprocessor([layer], DynamicBatcher(8), Plan(Segment()))
+    made = GraphPreprocessor([layer], DynamicBatcher(7), Plan(Segment()))
     again = GraphPreprocessor.from_config(made.get_config())
     assert again.get_config() == made.get_config()
     x, _, _ = again.loader(data, shuffle=False)[0]

@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -48,7 +50,7 @@ EDGES = [128, 0, 0, 100, 29, 0, 1]
 
 def test_static_64_by_hand():
     # 127 + 1 fills 128 exactly; 64 + 1 needs the next multiple.
-    assert batches_of(NODES, EDGES, StaticBatcher(4, "64")) == [
+    assert batches_of(NODES, EDGES, StaticBatcher(3, "64")) == [
         ([0, 1, 2], (128, 128, 4)),
         ([3, 4, 5], (128, 192, 4)),
         ([6], (128, 64, 4)),
@@ -56,7 +58,7 @@ def test_static_64_by_hand():
 
 
 def test_static_power_of_two_by_hand():
-    assert batches_of(NODES, EDGES, StaticBatcher(4, "power_of_two")) == [
+    assert batches_of(NODES, EDGES, StaticBatcher(3, "power_of_two")) == [
         ([0, 1, 2], (128, 128, 4)),
         ([3, 4, 5], (128, 256, 4)),
         ([6], (128, 1, 4)),
@@ -66,7 +68,7 @@ def test_static_power_of_two_by_hand():
 def test_static_constant_by_hand():
     # Largest 64 nodes and 128 edges, of the data set: 4 * 64 = 256 and 4 * 128 = 512
     # are multiples of 64, and the padded sizes lie strictly above.
-    assert batches_of(NODES, EDGES, StaticBatcher(4, "constant")) == [
+    assert batches_of(NODES, EDGES, StaticBatcher(3, "constant")) == [
         ([0, 1, 2], (320, 576, 4)),
         ([3, 4, 5], (320, 576, 4)),
         ([6], (320, 576, 4)),
@@ -76,7 +78,7 @@ def test_static_constant_by_hand():
 def test_dynamic_by_hand():
     # Mean nodes 281 / 7 = 40.14, times 4 = 160.6 -> 192; largest 64 -> 128.
     # Mean edges 258 / 7 = 36.86, times 4 = 147.4 -> 192; largest 128 -> 192.
-    batcher = DynamicBatcher(4, packing="sequential")
+    batcher = DynamicBatcher(3, packing="sequential")
     # 60 + 60 + 7 = 127, three graphs are the most; 40 + 30 + 20 = 90; 64.
     assert batches_of(NODES, EDGES, batcher) == [
         ([0, 1, 2], (192, 192, 4)),
@@ -111,7 +113,7 @@ def test_a_graph_above_the_budget_by_hand():
 
 
 def test_constant_padding_meets_a_larger_graph_later():
-    batcher = StaticBatcher(3)
+    batcher = StaticBatcher(2)
     batches_of([5, 5], [2, 2], batcher)
     assert batches_of([5, 40, 5], [2, 2, 2], batcher) == [
         ([0, 2], (64, 64, 3)),
@@ -135,29 +137,29 @@ def test_dynamic_makes_no_room_for_graphs_that_are_not_there(packing):
 
 def test_dynamic_estimates_from_the_first_graphs():
     sizes = {"node": np.array([10] * 1000 + [90] * 1000), "edge": np.full(2000, 4)}
-    batcher = DynamicBatcher(32, estimate_from=1000)
+    batcher = DynamicBatcher(31, estimate_from=1000)
     batcher.adapt(sizes)
     # 10 * 32 = 320 is a multiple of 64, and the target lies strictly above.
     assert (batcher.budget["node"], batcher.budget["edge"]) == (384, 192)
-    batcher = DynamicBatcher(2, estimate_from=1000)
+    batcher = DynamicBatcher(1, estimate_from=1000)
     batcher.adapt({"node": np.array([3, 70]), "edge": np.array([0, 0])})
     assert (batcher.budget["node"], batcher.budget["edge"]) == (128, 64)
 
 
 def test_drop_trigger_loses_every_bth_graph_and_the_rest():
     graphs = [path_graph(3, 2)] * 11
-    batcher = StaticBatcher(4, "64", drop_trigger=True)
+    batcher = StaticBatcher(3, "64", drop_trigger=True)
     loader = GraphLoader(graphs, batcher, shuffle=False)
     kept = [s.members.tolist() for s in loader.composition(0)]
     # 0 1 2, 3 triggers; 4 5 6, 7 triggers; 8 9 10 are never yielded.
     assert kept == [[0, 1, 2], [4, 5, 6]]
-    whole = GraphLoader(graphs, StaticBatcher(4, "64"), shuffle=False)
+    whole = GraphLoader(graphs, StaticBatcher(3, "64"), shuffle=False)
     assert sum(len(s.members) for s in whole.composition(0)) == 11
 
 
 def test_replicas_are_padded_to_the_largest():
     graphs = [path_graph(n, n) for n in (10, 10, 100, 100)]
-    loader = GraphLoader(graphs, StaticBatcher(3, "64"), shuffle=False, replicas=2)
+    loader = GraphLoader(graphs, StaticBatcher(2, "64"), shuffle=False, replicas=2)
     x = loader.build(0, 0)[0]
     assert x["node"]["mask"].shape == (2, 256) and x["node"]["mask"].sum() == 220
 
@@ -220,7 +222,7 @@ def test_best_fit_wastes_little():
     sizes = {"node": nodes, "edge": nodes * (nodes - 1)}
     waste = {}
     for packing in ("sequential", "best_fit"):
-        batcher = DynamicBatcher(32, packing=packing)
+        batcher = DynamicBatcher(31, packing=packing)
         batcher.adapt(sizes)
         epochs = Epochs(sizes, batcher, 0, 1)
         made = epochs.composition(1)
@@ -236,7 +238,7 @@ def test_quantile_budgets_of_few_graphs_fill_the_last_supergraph():
     rng = np.random.default_rng(1)
     nodes = np.minimum(rng.lognormal(6, 0.8, 300), 4000).astype(np.int64)
     sizes = {"node": nodes, "edge": (nodes * rng.uniform(3, 4, 300)).astype(np.int64)}
-    batcher = DynamicBatcher(32, packing="best_fit")
+    batcher = DynamicBatcher(31, packing="best_fit")
     batcher.adapt(sizes)
     made = Epochs(sizes, batcher, 0, 1).composition(0)
     for name, most in (("node", 0.05), ("edge", 0.1)):
@@ -247,11 +249,11 @@ def test_quantile_budgets_of_few_graphs_fill_the_last_supergraph():
 @pytest.mark.parametrize(
     "batcher",
     [
-        StaticBatcher(5, "power_of_two"),
-        StaticBatcher(5, oversize="drop"),
-        StaticBatcher(5, "64", drop_trigger=True),
-        DynamicBatcher(7, packing="best_fit", window=99),
-        DynamicBatcher(7, estimate="quantile", estimate_from=10),
+        StaticBatcher(4, "power_of_two"),
+        StaticBatcher(4, oversize="drop"),
+        StaticBatcher(4, "64", drop_trigger=True),
+        DynamicBatcher(6, packing="best_fit", window=99),
+        DynamicBatcher(6, estimate="quantile", estimate_from=10),
     ],
 )
 def test_configurations_come_back(batcher):
@@ -266,6 +268,15 @@ def test_configurations_come_back(batcher):
     assert again.budget == batcher.budget
 
 
+@pytest.mark.parametrize("cls", [DynamicBatcher, StaticBatcher])
+def test_files_that_count_the_padding_graph_keep_their_graphs(cls):
+    config = cls(7).get_config()
+    del config["graphs"]
+    old = cls.from_config({**config, "batch_size": 8})
+    copies = [old, old.copy(), pickle.loads(pickle.dumps(old))]
+    assert [batcher.graphs for batcher in copies] == [7, 7, 7]
+
+
 @pytest.mark.parametrize("entry", [{"class_name": "Dense", "config": {}}, {}])
 def test_entries_of_other_classes_are_refused(entry):
     with pytest.raises(ValueError, match="a batcher, with"):
@@ -275,8 +286,9 @@ def test_entries_of_other_classes_are_refused(entry):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: StaticBatcher(4, "32"), "'constant', '64', 'power_of_two'"),
-        (lambda: StaticBatcher(1), "at least 2"),
+        (lambda: StaticBatcher(3, "32"), "'constant', '64', 'power_of_two'"),
+        (lambda: StaticBatcher(0), "at least 1"),
+        (lambda: StaticBatcher(batch_size=4), "graphs=B - 1"),
         (lambda: DynamicBatcher(packing="best"), "'sequential', 'best_fit'"),
         (lambda: DynamicBatcher(estimate="max"), "'auto', 'mean', 'quantile'"),
         (lambda: DynamicBatcher(window=0), "at least 1"),

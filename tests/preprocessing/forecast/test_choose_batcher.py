@@ -53,10 +53,10 @@ def make_task(**options):
 
 
 def batchers(batch_size):
-    yield "dynamic", DynamicBatcher(batch_size)
-    yield "best_fit", DynamicBatcher(batch_size, packing="best_fit")
+    yield "dynamic", DynamicBatcher(batch_size - 1)
+    yield "best_fit", DynamicBatcher(batch_size - 1, packing="best_fit")
     for padding in ("constant", "64", "power_of_two"):
-        yield padding, StaticBatcher(batch_size, padding)
+        yield padding, StaticBatcher(batch_size - 1, padding)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 60])
@@ -94,7 +94,7 @@ def test_shapes_are_those_of_the_loader(steps):
 
 def test_shapes_beyond_the_limit_are_a_lower_bound():
     graphs = FlatGraphs.from_graphs(graphs_of())
-    batcher = StaticBatcher(5, "64")
+    batcher = StaticBatcher(4, "64")
     loader = GraphLoader(graphs, batcher)
     found = count_shapes(loader.sizes, batcher, 1000, limit=50)
     assert (found.steps, found.exact) == (50, False)
@@ -106,7 +106,7 @@ def test_a_hundred_thousand_steps_take_seconds():
     nodes = np.clip(rng.normal(18, 3, 20_000), 3, 29).astype(int)
     sizes = {"node": nodes, "edge": nodes * (nodes - 1)}
     for padding, least, most in (("64", 50, 200), ("power_of_two", 2, 12)):
-        batcher = StaticBatcher(32, padding)
+        batcher = StaticBatcher(31, padding)
         batcher.adapt(sizes)
         found = count_shapes(sizes, batcher, 100_000)
         assert found.exact and found.counts.sum() == 100_000
@@ -118,10 +118,10 @@ def test_a_hundred_thousand_steps_take_seconds():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles per shape")
 def test_compilations_are_those_of_a_real_fit():
     graphs = graphs_of(3 + SIZES % 6)
-    batcher = StaticBatcher(9, "64")
+    batcher = StaticBatcher(8, "64")
     steps = 2 * -(-len(graphs) // 8)
     forecast = BatchingForecast(
-        graphs, make_task(), 9, steps, ["64"], seconds=0.1, verbose=False
+        graphs, make_task(), 8, steps, ["64"], seconds=0.1, verbose=False
     )
     (row,) = forecast.rows()
     guard = RecompileGuard(action="count")
@@ -136,7 +136,7 @@ def test_choice_is_ready_and_nothing_changed(tmp_path):
     weights = [np.array(w) for w in task.get_weights()]
     states = random.getstate(), np.random.get_state()[1].tolist()
     config, compiled = task.get_config(), task.get_compile_config()
-    options = {"batch_size": 11, "steps": 50, "packing": "sequential"}
+    options = {"batch_size": 10, "steps": 50, "packing": "sequential"}
     choice = choose_batcher(graphs, task, verbose=False, **options)
     assert all(map(np.array_equal, weights, task.get_weights()))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states
@@ -163,7 +163,7 @@ def test_choice_is_ready_and_nothing_changed(tmp_path):
 
 def test_layers_and_plan_of_the_preprocessor_are_used():
     task = make_task(preprocessor=GraphPreprocessor([RCMKCompile(16)]))
-    options = {"batch_size": 6, "steps": 20, "algorithms": ["constant"]}
+    options = {"batch_size": 5, "steps": 20, "algorithms": ["constant"]}
     sizes = BatchingForecast(
         graphs_of(), task, **options, seconds=1.0, verbose=False
     ).sizes
@@ -174,7 +174,7 @@ def test_layers_and_plan_of_the_preprocessor_are_used():
 def test_any_keras_model_and_a_store(tmp_path):
     write_store(tmp_path / "store", graphs_of())
     store = open_store(tmp_path / "store")
-    loader = GraphLoader(store, StaticBatcher(6), prefetch=0)
+    loader = GraphLoader(store, StaticBatcher(5), prefetch=0)
 
     @keras.saving.register_keras_serializable("test_choose_batcher")
     class Mean(keras.Model):
@@ -211,7 +211,7 @@ def test_errors():
         ((graphs, "model"), "`model` to be a keras.Model"),
         ((loader, task), "Pass the graphs that it was made of"),
         ((graphs_of(SIZES[:8], label=None), task), "Expected graphs with labels"),
-        ((graphs, task, 1), "`batch_size` to be at least 2"),
+        ((graphs, task, 0), "`batch_size` to be at least 1"),
         ((graphs, task, 4, 0), "`steps` to be at least 1"),
         ((graphs, task, 4, 9, ["32"]), "`algorithm` to be one of"),
         ((graphs, task, 4, 9, "64"), "`algorithms` to be a list"),

@@ -195,7 +195,7 @@ def test_a_cell_that_does_not_repeat():
 @pytest.mark.parametrize("layer", LAYERS[1:])
 def test_batches(layer):
     graphs = [cloud(seed, 5 + seed % 7, label=float(seed)) for seed in range(40)]
-    preprocessor = GraphPreprocessor([layer], DynamicBatcher(8), Plan(Segment()))
+    preprocessor = GraphPreprocessor([layer], DynamicBatcher(7), Plan(Segment()))
     loader = preprocessor.loader(graphs, shuffle=False)
     edges = 0
     for index in range(len(loader)):
@@ -218,7 +218,7 @@ def test_batches_of_crystals():
         cloud(s, 5, context={"cell": 4 * np.eye(3) + rng.uniform(size=(3, 3))}, label=s)
         for s in range(64)
     ]
-    preprocessor = GraphPreprocessor([KNearestGraph(24)], DynamicBatcher(32))
+    preprocessor = GraphPreprocessor([KNearestGraph(24)], DynamicBatcher(31))
     x, _, _ = preprocessor.loader(graphs, shuffle=False)[0]
     edge = x["edge"]
     count = edge["mask"].sum()
@@ -249,7 +249,7 @@ def test_sets_stay_as_they_were():
 def test_configuration(layer):
     again = type(layer).from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
-    made = GraphPreprocessor([layer], DynamicBatcher(8))
+    made = GraphPreprocessor([layer], DynamicBatcher(7))
     again = GraphPreprocessor.from_config(made.get_config())
     assert again.get_config() == made.get_config()
     np.testing.assert_array_equal(

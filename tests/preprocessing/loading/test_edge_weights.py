@@ -49,7 +49,7 @@ def test_reductions_equal_the_oracle(name, reduce, edge_weight):
     graphs = weighted(0)
     loader = GraphLoader(
         graphs,
-        DynamicBatcher(len(graphs) + 2),
+        DynamicBatcher(len(graphs) + 1),
         PLANS[name],
         shuffle=False,
         num_edge_types=3,

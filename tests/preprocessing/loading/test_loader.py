@@ -84,12 +84,12 @@ def test_labels_of_graphs_and_nodes():
 
 def test_epochs_differ_and_are_reproducible():
     loaders = [
-        GraphLoader(graphs_of([4, 9, 5, 7] * 20), DynamicBatcher(8), seed=3)
+        GraphLoader(graphs_of([4, 9, 5, 7] * 20), DynamicBatcher(7), seed=3)
         for _ in range(2)
     ]
     assert ids_of(loaders[0], 0) == ids_of(loaders[1], 0) != ids_of(loaders[0], 1)
     assert ids_of(loaders[0], 5) == ids_of(loaders[1], 5)
-    still = GraphLoader(graphs_of([4] * 20), DynamicBatcher(8), shuffle=False)
+    still = GraphLoader(graphs_of([4] * 20), DynamicBatcher(7), shuffle=False)
     assert ids_of(still) == list(range(20))
     still.on_epoch_end()
     assert still.epoch == 0
@@ -97,8 +97,8 @@ def test_epochs_differ_and_are_reproducible():
 
 def test_prefetching_changes_nothing():
     graphs = graphs_of([4, 9, 5, 7] * 10)
-    ahead = GraphLoader(graphs, DynamicBatcher(8), prefetch=3)
-    alone = GraphLoader(graphs, DynamicBatcher(8), prefetch=0)
+    ahead = GraphLoader(graphs, DynamicBatcher(7), prefetch=3)
+    alone = GraphLoader(graphs, DynamicBatcher(7), prefetch=0)
     for index in [0, 0, 1, 2, 1, len(alone) - 1]:
         a, b = ahead[index], alone[index]
         np.testing.assert_array_equal(a[0]["node"]["type"], b[0]["node"]["type"])
@@ -126,7 +126,7 @@ def test_oversized_graphs_get_a_bucket_of_their_own():
 def test_adapted_budget_is_at_least_the_papers():
     rng = np.random.default_rng(0)
     nodes = rng.integers(3, 30, 500)
-    batcher = DynamicBatcher(32, packing="sequential")
+    batcher = DynamicBatcher(31, packing="sequential")
     batcher.adapt({"node": nodes, "edge": nodes * (nodes - 1)})
     assert batcher.budget["graph"] == 32
     assert batcher.budget["node"] == max(ceil64(nodes.mean() * 32), ceil64(nodes.max()))
@@ -145,7 +145,7 @@ def test_stores_and_lists_give_the_same_batches(tmp_path):
     store = write_store(tmp_path / "s", graphs, shard_size=4)
     plan = Plan(Banded(4), rest=Grouped())
     for source in (graphs, FlatGraphs.from_graphs(graphs), open_store(store.path)):
-        loader = GraphLoader(source, DynamicBatcher(4), plan, shuffle=False)
+        loader = GraphLoader(source, DynamicBatcher(3), plan, shuffle=False)
         assert sorted(ids_of(loader)) == list(range(6))
         x = loader.build(0, 0)[0]
         types = unbatch(x["node"]["type"], x, "node")
@@ -154,7 +154,7 @@ def test_stores_and_lists_give_the_same_batches(tmp_path):
 
 
 def test_replicas_share_one_shape():
-    loader = GraphLoader(graphs_of([4, 9, 5, 7, 3]), DynamicBatcher(3), replicas=2)
+    loader = GraphLoader(graphs_of([4, 9, 5, 7, 3]), DynamicBatcher(2), replicas=2)
     for index in range(len(loader)):
         x = loader.build(index, 0)[0]
         assert x["node"]["mask"].shape[0] == 2
@@ -167,7 +167,7 @@ def test_replicas_share_one_shape():
         (lambda: GraphLoader(3), "list of Graph"),
         (lambda: GraphLoader([1]), "a Graph, a dictionary"),
         (
-            lambda: GraphLoader([Graph(1, [], [])], DynamicBatcher(4, {"nodes": 8})),
+            lambda: GraphLoader([Graph(1, [], [])], DynamicBatcher(3, {"nodes": 8})),
             "unknown resources",
         ),
         (lambda: GraphLoader([Graph(1, [], [])], plan=3), "`plan` to be"),
@@ -179,13 +179,13 @@ def test_replicas_share_one_shape():
             lambda: GraphLoader([Graph(1, [], []), Graph(1, [], [], node={"a": [1]})]),
             "graph 1",
         ),
-        (lambda: DynamicBatcher(1), "at least 2"),
-        (lambda: DynamicBatcher(4, {"node": 0}), "at least 1"),
-        (lambda: DynamicBatcher(4, oversize="ignore"), "'bucket', 'drop', 'raise'"),
+        (lambda: DynamicBatcher(0), "at least 1"),
+        (lambda: DynamicBatcher(3, {"node": 0}), "at least 1"),
+        (lambda: DynamicBatcher(3, oversize="ignore"), "'bucket', 'drop', 'raise'"),
         (lambda: DynamicBatcher().fits({"node": np.ones(3)}), "are missing"),
         (
             lambda: GraphLoader(
-                [Graph(99, [], [])], DynamicBatcher(4, {"node": 8}, "drop")
+                [Graph(99, [], [])], DynamicBatcher(3, {"node": 8}, "drop")
             ),
             "within the budget",
         ),
@@ -213,7 +213,7 @@ def test_bad_input(make, message):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_the_first_two_batches_show_both_shapes(shuffle):
     graphs = graphs_of([5, 200, 6, 7, 300, 8, 9, 200] * 3)
-    loader = GraphLoader(graphs, DynamicBatcher(4, {"node": 64}), shuffle=shuffle)
+    loader = GraphLoader(graphs, DynamicBatcher(3, {"node": 64}), shuffle=shuffle)
     for epoch in range(3):
         first, second = (s.budget["node"] for s in loader.composition(epoch)[:2])
         assert (first, second) == (320, 64)

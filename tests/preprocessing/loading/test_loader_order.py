@@ -22,12 +22,12 @@ pytestmark = pytest.mark.every_backend(
 )
 
 BATCHERS = {
-    "dynamic": lambda b: DynamicBatcher(b),
-    "best_fit": lambda b: DynamicBatcher(b, packing="best_fit", window=8),
+    "dynamic": lambda b: DynamicBatcher(b - 1),
+    "best_fit": lambda b: DynamicBatcher(b - 1, packing="best_fit", window=8),
     "budget": lambda b: DynamicBatcher(budget={"node": 8 * b}),
-    "constant": lambda b: StaticBatcher(b),
-    "64": lambda b: StaticBatcher(b, "64"),
-    "power_of_two": lambda b: StaticBatcher(b, "power_of_two"),
+    "constant": lambda b: StaticBatcher(b - 1),
+    "64": lambda b: StaticBatcher(b - 1, "64"),
+    "power_of_two": lambda b: StaticBatcher(b - 1, "power_of_two"),
 }
 
 
@@ -122,13 +122,13 @@ def test_resumed_in_the_middle_the_same_batches_remain(
 
 
 def test_resume_refuses_other_data():
-    loader = GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2))
+    loader = GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(1))
     state = loader.state_dict(1)
     for other in (
-        GraphLoader(graphs_of([3, 4, 6]), DynamicBatcher(2)),
-        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(3)),
-        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2), seed=1),
-        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2), shuffle=False),
+        GraphLoader(graphs_of([3, 4, 6]), DynamicBatcher(1)),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2)),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(1), seed=1),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(1), shuffle=False),
     ):
         with pytest.raises(ValueError, match="training began with"):
             other.load_state_dict(state)
@@ -140,8 +140,8 @@ def test_batches_of_one_file_and_of_several(tmp_path, monkeypatch):
     monkeypatch.setattr(assembler, "_MOST_JOINED", 0)
     graphs = graphs_of([4, 9, 5, 7, 3, 8, 2, 6])
     store = open_store(write_store(tmp_path / "s", graphs, shard_size=3).path)
-    one = GraphLoader(graphs, StaticBatcher(4, "64"), replicas=2)
-    many = GraphLoader(store, StaticBatcher(4, "64"), replicas=2)
+    one = GraphLoader(graphs, StaticBatcher(3, "64"), replicas=2)
+    many = GraphLoader(store, StaticBatcher(3, "64"), replicas=2)
     assert len(many.parts) == 3
     for index in range(len(one)):
         a, b = one.build(index, 0), many.build(index, 0)
@@ -156,7 +156,7 @@ def test_batches_of_one_file_and_of_several(tmp_path, monkeypatch):
 
 
 def test_a_copy_in_another_process_builds_the_same():
-    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(3))
     loader[0]
     copy = pickle.loads(pickle.dumps(loader))
     assert same(copy[1], loader[1])
@@ -164,7 +164,7 @@ def test_a_copy_in_another_process_builds_the_same():
 
 def test_the_first_two_batches_differ_in_every_size_that_varies():
     sizes = [3] * 40 + [70] * 8 + [5] * 40
-    loader = GraphLoader(graphs_of(sizes), StaticBatcher(4, "power_of_two"))
+    loader = GraphLoader(graphs_of(sizes), StaticBatcher(3, "power_of_two"))
     for epoch in range(3):
         first, second = loader.composition(epoch)[:2]
         assert first.budget["node"] != second.budget["node"]
@@ -187,7 +187,7 @@ def test_stats_count_what_was_padded():
 
 def test_to_torch():
     torch = pytest.importorskip("torch")
-    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(3))
     data = loader.to_torch(epochs=2)
     assert len(data) == 2 * len(loader)
     batches = list(torch.utils.data.DataLoader(data, batch_size=None))
@@ -211,7 +211,7 @@ def _numpy(tree):
 
 def test_to_grain():
     pytest.importorskip("grain")
-    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(3))
     data = loader.to_grain(epochs=2)
     assert len(data) == 2 * len(loader)
     assert same(data[len(loader) + 1], loader.build(1, 1))
@@ -219,7 +219,7 @@ def test_to_grain():
 
 def test_to_tf_data():
     tf = pytest.importorskip("tensorflow")
-    loader = GraphLoader(graphs_of([3] * 40 + [70] * 8), StaticBatcher(4, "64"))
+    loader = GraphLoader(graphs_of([3] * 40 + [70] * 8), StaticBatcher(3, "64"))
     data = loader.to_tf_data()
     assert int(data.cardinality()) == len(loader)
     spec = data.element_spec[0]
@@ -229,17 +229,17 @@ def test_to_tf_data():
     batches = list(data)
     assert same(_numpy(batches[2]), loader[2])
     typed = [Graph(n, [0], [1], [n % 3]) for n in [3] * 40 + [70] * 8]
-    loader = GraphLoader(typed, StaticBatcher(4, "64"))
+    loader = GraphLoader(typed, StaticBatcher(3, "64"))
     assert same(_numpy(list(loader.to_tf_data())[1]), loader[1])
-    fixed = GraphLoader(graphs_of([3] * 40), DynamicBatcher(4)).to_tf_data()
+    fixed = GraphLoader(graphs_of([3] * 40), DynamicBatcher(3)).to_tf_data()
     assert fixed.element_spec[0]["node"]["mask"].shape == tf.TensorShape([1, 64])
 
 
 def test_own_loops_resume_and_go_on_with_whole_epochs():
     graphs = graphs_of([5] * 50)
-    loader = GraphLoader(graphs, DynamicBatcher(4))
+    loader = GraphLoader(graphs, DynamicBatcher(3))
     state = loader.state_dict(3)
-    other = GraphLoader(graphs, DynamicBatcher(4))
+    other = GraphLoader(graphs, DynamicBatcher(3))
     other.load_state_dict(state)
     left = other.to_torch(epochs=2)
     assert len(left) == 2 * len(loader) - 3
@@ -260,7 +260,7 @@ def test_other_labels_are_other_data():
 
 def test_passes_over_tf_data_have_new_orders():
     pytest.importorskip("tensorflow")
-    loader = GraphLoader(graphs_of(range(1, 40)), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of(range(1, 40)), DynamicBatcher(3))
     data = loader.to_tf_data()
     orders = [[ids(_numpy(b)) for b in data] for _ in range(2)]
     assert orders[0] != orders[1]
@@ -272,7 +272,7 @@ def test_signatures_of_sizes_that_are_divided():
     graphs = [
         Graph(n, [0] * n, range(n), [i % 3 for i in range(n)]) for n in range(3, 40)
     ]
-    loader = GraphLoader(graphs, StaticBatcher(8, "64"), Plan(rest=Grouped(100)))
+    loader = GraphLoader(graphs, StaticBatcher(7, "64"), Plan(rest=Grouped(100)))
     assert len(list(loader.to_tf_data())) == len(loader)
 
 
@@ -304,8 +304,8 @@ def test_a_whole_graph_is_built_once(monkeypatch, shuffle):
 
 
 def test_other_orders_are_other_batches():
-    loader = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(4))
-    alone = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(4), prefetch=0)
+    loader = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(3))
+    alone = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(3), prefetch=0)
     for epoch in (0, 1, 2, 1, 5, 0):
         loader.epoch = alone.epoch = epoch
         for index in range(len(loader)):
@@ -314,7 +314,7 @@ def test_other_orders_are_other_batches():
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, threads):
-    loader = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), threads=threads)
+    loader = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(2), threads=threads)
     calls = counted(loader, monkeypatch)
     for index in range(len(loader)):
         loader[index]
@@ -328,7 +328,7 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
     # They count for the epoch that they belong to.
     assert seen == len(loader) and 0 < len(loader.stats.assembly_ms) < seen
     # Nothing more is built after the last epoch.
-    last = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), prefetch=99)
+    last = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(2), prefetch=99)
     calls = counted(last, monkeypatch)
     last.end_after(0)
     for index in range(len(last)):
@@ -336,7 +336,7 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
     time.sleep(0.1)
     assert len(calls) == len(last)
     # Without new orders nothing is known of what follows.
-    given = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), shuffle=False)
+    given = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(2), shuffle=False)
     calls = counted(given, monkeypatch)
     for index in range(len(given)):
         given[index]
@@ -345,7 +345,7 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
 
 
 def test_nothing_more_is_built_once_threads_were_stopped(monkeypatch):
-    loader = GraphLoader(graphs_of(range(2, 90)), DynamicBatcher(3), prefetch=99)
+    loader = GraphLoader(graphs_of(range(2, 90)), DynamicBatcher(2), prefetch=99)
     calls, build, go_on = [], loader._assembler.build, threading.Event()
 
     def first_of_all(supergraphs, replicas):
@@ -364,7 +364,7 @@ def test_nothing_more_is_built_once_threads_were_stopped(monkeypatch):
 
 
 def test_random_access_builds_what_is_asked_for():
-    loader = GraphLoader(graphs_of([5] * 80), DynamicBatcher(2))
+    loader = GraphLoader(graphs_of([5] * 80), DynamicBatcher(1))
     order = np.random.default_rng(0).permutation(len(loader))
     for index in order.tolist():
         assert same(loader[index], loader.build(index, 0))
@@ -380,21 +380,21 @@ def test_no_step_is_empty_while_graphs_can_be_split():
 
 def test_a_second_data_set_keeps_the_budget():
     train = [Graph(20, [0, 1], [1, 2], [0, 2])] * 30
-    batcher = DynamicBatcher(4)
+    batcher = DynamicBatcher(3)
     budget = dict(GraphLoader(train, batcher).batcher.budget)
     GraphLoader([Graph(3, [0], [1], [0])] * 9, batcher)
     assert {k: batcher.budget[k] for k in budget} == budget
 
 
 def test_drop_trigger_counts_what_it_loses():
-    batcher = StaticBatcher(5, drop_trigger=True)
+    batcher = StaticBatcher(4, drop_trigger=True)
     assert GraphLoader(graphs_of([4] * 22), batcher).num_dropped == 22 - 4 * 4
     with pytest.raises(ValueError, match="at least one graph"):
-        GraphLoader(graphs_of([4] * 3), StaticBatcher(5, drop_trigger=True))
+        GraphLoader(graphs_of([4] * 3), StaticBatcher(4, drop_trigger=True))
 
 
 def test_a_failed_composition_is_forgotten(monkeypatch):
-    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(3))
     compose = loader._epochs.composition
 
     def interrupted(epoch):
@@ -408,7 +408,7 @@ def test_a_failed_composition_is_forgotten(monkeypatch):
 
 
 def test_wrong_places():
-    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(3))
     for index in (-1, len(loader)):
         with pytest.raises(IndexError, match="Expected a batch in"):
             loader.build(index, 0)
@@ -423,7 +423,7 @@ def test_wrong_places():
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_workers_of_torch():
     torch = pytest.importorskip("torch")
-    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(3))
     loader[0]
     data = loader.to_torch(epochs=2)
     loader._builder._lock.acquire()  # As if the epoch was being composed at the fork.
@@ -437,7 +437,7 @@ def test_workers_of_torch():
 
 
 @pytest.mark.parametrize(
-    "batcher", [DynamicBatcher(4), StaticBatcher(4, "power_of_two")]
+    "batcher", [DynamicBatcher(3), StaticBatcher(3, "power_of_two")]
 )
 def test_usage_is_what_the_batches_hold(batcher):
     loader = GraphLoader(graphs_of(range(2, 30)), batcher, replicas=2)

@@ -65,7 +65,7 @@ def test_larger_graphs_have_a_shape_per_doubling():
     assert len(shapes(task, SIZES[SIZES > 63])) == 5
 
 
-@pytest.mark.parametrize("batcher", [DynamicBatcher(8), StaticBatcher(2, padding="64")])
+@pytest.mark.parametrize("batcher", [DynamicBatcher(7), StaticBatcher(1, padding="64")])
 def test_without_a_budget_sizes_are_rounded_one_by_one(batcher):
     task = make(GraphPreprocessor(batcher=batcher))
     found = shapes(task, range(500, 1500, 10))
@@ -75,7 +75,7 @@ def test_without_a_budget_sizes_are_rounded_one_by_one(batcher):
 
 
 def test_many_graphs_are_padded_to_the_budget():
-    task = make(GraphPreprocessor(batcher=DynamicBatcher(4)))
+    task = make(GraphPreprocessor(batcher=DynamicBatcher(3)))
     graphs = [ring(30)] * 20
     task.loader(graphs, adapt=True)
     loader = task.loader(graphs, training=False)
@@ -110,14 +110,14 @@ def test_what_a_budget_does_not_name_is_a_power_of_two():
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(Banded(16))])
 def test_shapes_do_not_change_predictions(plan):
-    task = make(GraphPreprocessor(batcher=DynamicBatcher(4), plan=plan))
+    task = make(GraphPreprocessor(batcher=DynamicBatcher(3), plan=plan))
     graphs = [ring(n) for n in (3, 40, 60, 90, 20, 5)]
     task.loader(graphs, adapt=True)
     together = task.predict(graphs)
     for graph, expected in zip(graphs, together, strict=True):
         np.testing.assert_allclose(task.predict(graph)[0], expected, atol=1e-5)
     larger = ring(700)
-    own = make(GraphPreprocessor(batcher=DynamicBatcher(2), plan=plan))
+    own = make(GraphPreprocessor(batcher=DynamicBatcher(1), plan=plan))
     own.set_weights(task.get_weights())
     expected = own.predict(task.loader([larger], training=False))
     np.testing.assert_allclose(task.predict(larger)[0], expected[0], atol=1e-5)
@@ -131,7 +131,7 @@ def test_schedules_are_cut_alike(order):
     graphs = [ring(n, candidates=[0, 1]) for n in (5, 30, 60, 7, 9)]
     backbone = models.GGNNBackbone({"kind": 3}, 4, 2, 1)
     task = models.NodeSelector(
-        backbone, GraphPreprocessor(batcher=DynamicBatcher(5), plan=plan)
+        backbone, GraphPreprocessor(batcher=DynamicBatcher(4), plan=plan)
     )
     task.loader(graphs, adapt=True)
     together = task.predict(graphs)

@@ -57,7 +57,7 @@ def localizer(kind="GGNN", **options):
         num_type_buckets=64, num_subtoken_buckets=256
     )
     backbone = KINDS[kind](encoder)
-    batcher = kb.preprocessing.DynamicBatcher(2)
+    batcher = kb.preprocessing.DynamicBatcher(1)
     layers = [encoder, *backbone.graph_layers()]
     preprocessor = kb.preprocessing.GraphPreprocessor(layers, batcher)
     return kb.models.BugLocalizer(backbone, preprocessor, **options)
@@ -97,7 +97,7 @@ def test_batches_do_not_change_probabilities(size, kind):
     task = localizer(kind)
     expected = task.rewrite_probabilities(functions())
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
-        task.preprocessor.graph_layers, kb.preprocessing.StaticBatcher(size + 1)
+        task.preprocessor.graph_layers, kb.preprocessing.StaticBatcher(size)
     )
     order = [2, 0, 3, 1]
     found = task.rewrite_probabilities([functions()[i] for i in order])
