@@ -2,13 +2,16 @@
 
 python docs/names.py
 
-Names come from `__all__`, descriptions from the first lines of docstrings.
+Names come from `__all__` and Keras' registry, descriptions from the first lines of
+docstrings.
 `tests/test_public_api.py` checks that the committed pages are the ones written here.
 """
 
 import importlib
 import re
 from pathlib import Path
+
+import keras
 
 import keras_bandgnn
 
@@ -102,6 +105,13 @@ All names that are public, by the module that has them; [API](api.md) has their
 arguments. Other names are internal and may change in any version. Modules load at first
 use, so that `import keras_bandgnn as kb` is quick.
 """
+FILES = """
+## Names in files
+
+Files refer to classes and functions by these names, which never change: the page is
+not written while one of them is not registered.
+
+"""
 API = """\
 # API
 
@@ -160,6 +170,23 @@ def package_page(room: str, names: list[str]) -> str:
     return page
 
 
+def registered() -> list[str]:
+    """Return the names that Keras knows the classes of the library by."""
+    return sorted(
+        name
+        for name, value in keras.saving.get_custom_objects().items()
+        # Users and tests register classes of their own.
+        if name.startswith("keras_bandgnn>")
+        and value.__module__.startswith("keras_bandgnn.")
+    )
+
+
+def lost() -> set[str]:
+    """Return the names on the committed page that nothing is registered by."""
+    committed = (FOLDER / "public-names.md").read_text().partition(FILES)[2]
+    return set(re.findall(r"`(keras_bandgnn>\w+)`", committed)) - set(registered())
+
+
 def experimental(room: str) -> list[str]:
     """Return the names of a package that are not among its public ones yet."""
     module = importlib.import_module(f"keras_bandgnn.{room}")
@@ -188,6 +215,7 @@ def pages() -> dict[str, str]:
         first = module.__doc__.partition("\n\n")[0]
         api += f"| [{title}](api/{room}.md) | `keras_bandgnn.{room}`: "
         api += f"{' '.join(first.split())} |\n"
+    names += FILES + "\n".join(f"- `{name}`" for name in registered()) + "\n"
     api += "| [Results and base classes](api/results.md) | what public functions "
     api += "return, and what public classes inherit from |\n"
     api += "\n## Graphs\n"
@@ -200,6 +228,8 @@ def pages() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    texts = pages()
+    assert not lost(), f"files name {sorted(lost())}: register them again"
     (FOLDER / "api").mkdir(exist_ok=True)
-    for page, text in pages().items():
+    for page, text in texts.items():
         (FOLDER / page).write_text(text)
