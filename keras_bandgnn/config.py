@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_bandgnn.checks import as_path
+from keras_bandgnn.checks import as_path, boolean
 from keras_bandgnn.default_backend import configured_backend
 
 __all__ = ["cache_folder", "restore_process", "set_cache_folder", "tune_process"]
@@ -78,6 +78,8 @@ def tune_process(memory: bool = True, products: bool = True) -> dict[str, str]:
     ['memory']
     >>> config.restore_process()
     """
+    boolean("memory", memory)
+    boolean("products", products)
     report = {}
     if memory:
         report["memory"] = _keep_memory()

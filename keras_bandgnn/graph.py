@@ -42,7 +42,7 @@ class Graph:
             NaN is a label that is not known, if there are several: a single one is a
             class of -1, or `[nan]`.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `label`.
-        slot: Id of the node to be filled by one of the candidates.
+        slot: Id, from 0, of the node to be filled by one of the candidates.
         info: Free-form JSON metadata, such as the source file.
         origin: int [N], id of each node in the original graph. Set by preprocessing
             layers that drop or reorder nodes.

@@ -63,7 +63,7 @@ def attention(
     Args:
         task: The trained task, over a backbone with attention.
         graphs: Graphs, in any form that `predict` takes.
-        target: Class, candidate or number to explain, one for all graphs or one each;
+        target: Class, candidate or number to explain, from 0, one for all or one each;
             None for the predicted class, or the only number.
         index: The node to explain, one for all graphs or one each, for tasks over
             nodes; None otherwise.

@@ -140,7 +140,7 @@ def saliency(
     Args:
         task: The trained task.
         graphs: Graphs, in any form that `predict` takes.
-        target: Class, candidate or number to explain, one for all graphs or one each;
+        target: Class, candidate or number to explain, from 0, one for all or one each;
             None for the predicted class, or the only number.
         index: The node to explain, one for all graphs or one each, for tasks over
             nodes; None otherwise. To explain several nodes of a graph, pass the graph
@@ -196,7 +196,7 @@ def integrated_gradients(
     Args:
         task: The trained task.
         graphs: Graphs, in any form that `predict` takes.
-        target: Class, candidate or number to explain, one for all graphs or one each;
+        target: Class, candidate or number to explain, from 0, one for all or one each;
             None for the predicted class, or the only number.
         index: The node to explain, one for all graphs or one each, for tasks over
             nodes; None otherwise.

@@ -217,16 +217,16 @@ def gnn_explainer(
     Args:
         task: The trained task.
         graphs: Graphs, in any form that `predict` takes.
-        target: Class, candidate or number to explain, one for all graphs or one each;
+        target: Class, candidate or number to explain, from 0, one for all or one each;
             None for the predicted class, or the only number.
         index: The node to explain, one for all graphs or one each, for tasks over
             nodes; None otherwise.
         steps: Steps of Adam.
         learning_rate: Its learning rate.
-        edge_size: See above.
-        edge_entropy: See above.
-        feature_size: See above.
-        feature_entropy: See above.
+        edge_size: See above; at least 0.
+        edge_entropy: See above; at least 0.
+        feature_size: See above; at least 0.
+        feature_entropy: See above; at least 0.
         features: Whether to mask node features.
         edges: Whether to mask edges.
 

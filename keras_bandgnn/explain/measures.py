@@ -187,7 +187,7 @@ def sparsity(
 
     Args:
         explanations: The explanations.
-        threshold: See above.
+        threshold: In [0, 1), see above.
         level: `"edge"` or `"node"`.
 
     Example:

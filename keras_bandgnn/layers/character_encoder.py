@@ -21,6 +21,12 @@ class CharacterEncoder(keras.layers.Layer):
 
     Output shape:
         float [..., units].
+
+    Example:
+    >>> import numpy as np
+    >>> codes = np.array([[7, 4, 11, 11, 14, 0]])
+    >>> tuple(CharacterEncoder(units=4)(codes).shape)
+    (1, 4)
     """
 
     splits_sequences = True

@@ -1,6 +1,6 @@
 """`ElementEmbedding`: initial states of atoms."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
@@ -46,7 +46,7 @@ class ElementEmbedding(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        if isinstance(elements, Iterable) and not isinstance(elements, str):
+        if isinstance(elements, Iterable) and not isinstance(elements, str | Mapping):
             self.elements = [
                 positive_int("elements", number, 0, LAST_ELEMENT) for number in elements
             ]

@@ -30,7 +30,7 @@ class GINConvolution(BatchLayer):
         units: Width U of the new states.
         hidden: Width of the hidden layer; U by default.
         activation: Name of the activation, or a function.
-        epsilon: First value of eps.
+        epsilon: First value of eps, which may be negative.
         train_epsilon: Whether eps is learned.
         batch_norm: Whether norm is a `MaskedBatchNormalization`; otherwise it is the
             identity.

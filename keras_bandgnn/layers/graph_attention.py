@@ -37,7 +37,7 @@ class GraphAttention(BatchLayer):
         units: Width U of the new states, all heads together.
         num_heads: K, a divisor of U.
         dropout: Dropout rate of the attention weights.
-        negative_slope: Slope of the leaky ReLU below 0.
+        negative_slope: Slope of the leaky ReLU below 0, in [0, 1).
         use_bias: Whether to add the bias b.
         use_kernel: Whether to apply W; otherwise the states stand for W h, and H = U.
 

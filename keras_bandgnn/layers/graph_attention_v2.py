@@ -31,7 +31,7 @@ class GraphAttentionV2(BatchLayer):
         units: Width U of the new states, all heads together.
         num_heads: K, a divisor of U.
         dropout: Dropout rate of the attention weights.
-        negative_slope: Slope of the leaky ReLU below 0.
+        negative_slope: Slope of the leaky ReLU below 0, in [0, 1).
         self_loops: Whether nodes attend to themselves; otherwise only through loops of
             the data.
         share_kernel: Whether W_r is W_s.

@@ -43,6 +43,14 @@ class GraphTransformerLayer(BatchLayer):
 
     Reference:
         Zhang et al. 2024 (TorchGT); Ying et al. 2021, Eqs. 8 and 9.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0] * 4] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> layer = GraphTransformerLayer(num_heads=2, key_dim=4, ffn_dim=16)
+    >>> layer(batch["node"]["h"], batch).shape[-1]
+    8
     """
 
     splits_sequences = True

@@ -42,6 +42,13 @@ class NodeEncoder(keras.layers.Layer):
 
     Raises:
         ValueError: For an unknown kind, or a batch that lacks a feature.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> NodeEncoder(4, {"kind": 2})(batch).shape[-1]
+    4
     """
 
     splits_sequences = True

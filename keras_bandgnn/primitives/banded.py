@@ -29,6 +29,10 @@ class Banded(Primitive):
         cover: `"blocks"` covers all edges between neighbouring blocks, as in the
             paper; coverage of those with S <= |i - j| < 2 S then depends on the graph's
             position in the supergraph. `"band"` covers exactly |i - j| < S.
+
+    Example:
+    >>> Banded(128).key()
+    'banded:128'
     """
 
     name = "banded"

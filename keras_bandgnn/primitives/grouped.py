@@ -41,6 +41,10 @@ class Grouped(Primitive):
         first: `"transform"`: each (sender, type) is transformed once, then summed by
             receiver. `"aggregate"`: the states are summed per (receiver, type), then
             transformed. The one with fewer pairs is cheaper.
+
+    Example:
+    >>> Grouped(64, first="aggregate").get_config()
+    {'group_size': 64, 'first': 'aggregate'}
     """
 
     name = "grouped"

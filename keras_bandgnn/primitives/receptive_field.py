@@ -35,6 +35,10 @@ class ReceptiveField:
             each step has a list of active blocks (for `Banded`, without `merge`); order
             the graphs with `RCMKCompile(ordering="breadth_first")`, so that few blocks
             are active.
+
+    Example:
+    >>> ReceptiveField(steps=8).merge
+    True
     """
 
     def __init__(

@@ -17,6 +17,10 @@ class Segment(Primitive):
     On CPUs this is a CSR product (torch, JAX) or a product with a `SparseTensor`
     (TensorFlow), and its gradient the product with the transpose; elsewhere a gather
     and a sorted segment sum.
+
+    Example:
+    >>> Segment().key()
+    'segment'
     """
 
     name = "segment"

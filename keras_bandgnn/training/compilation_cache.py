@@ -24,7 +24,8 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
     Args:
         folder: The folder, created if missing. Its contents are executed, so nobody
             else must be able to write to it.
-        least_seconds: Minimum compile time of the programs to cache, on JAX.
+        least_seconds: Minimum compile time of the programs to cache, at least 0, on
+            JAX.
 
     Returns:
         The folder.

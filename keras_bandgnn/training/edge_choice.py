@@ -11,6 +11,11 @@ class ChoiceCrossentropy(keras.losses.Loss):
     Args:
         reduction: Keras' loss reduction; the default averages over real graphs.
         name: Name of the loss.
+
+    Example:
+    >>> loss = ChoiceCrossentropy()
+    >>> loss.name
+    'choice_crossentropy'
     """
 
     def __init__(
@@ -34,6 +39,10 @@ class ChoiceAccuracy(keras.metrics.MeanMetricWrapper):
     Args:
         name: Name of the metric.
         dtype: Dtype of the mean.
+
+    Example:
+    >>> ChoiceAccuracy().name
+    'accuracy'
     """
 
     def __init__(self, name: str = "accuracy", dtype=None):

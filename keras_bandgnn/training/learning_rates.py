@@ -79,7 +79,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         peak: Rate at the end of the warmup.
         warmup_steps: Steps of the warmup, at least 0.
         decay_steps: Steps of the decay.
-        end: Final rate.
+        end: Final rate, at least 0.
         power: Power of the polynomial; 1 is linear.
         name: Name of the schedule.
 

@@ -106,11 +106,11 @@ class RecompileGuard(keras.callbacks.Callback):
     `fit`, which reuses the programs compiled before.
 
     Args:
-        budget: Maximum compilations of the training step in one `fit`.
+        budget: Maximum compilations of the training step in one `fit`, at least 0.
         action: Past a budget, "raise" an error, "warn" at each compilation, or just
             "count".
-        test_budget: The same for the evaluation step; None for `budget`. Prediction
-            (`predict(callbacks=[guard])`) is counted without limit.
+        test_budget: The same for the evaluation step, at least 0; None for `budget`.
+            Prediction (`predict(callbacks=[guard])`) is counted without limit.
         verbose: Whether to print `summary()` at the end of training.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import as_path, positive_int
+from keras_bandgnn.checks import as_path, positive_int, refuse
 from keras_bandgnn.data.files import FolderLock, write_json, writing
 from keras_bandgnn.data.reading import read_json, reading
 from keras_bandgnn.data.weights_files import check_weights
@@ -70,12 +70,10 @@ class SaveProgress(keras.callbacks.Callback):
 
     def __init__(self, directory, save_freq: str | int = "epoch"):
         super().__init__()
-        whole = isinstance(save_freq, int) and not isinstance(save_freq, bool)
-        if save_freq != "epoch" and not (whole and save_freq > 0):
-            raise ValueError(
-                "Expected `save_freq` to be 'epoch' or a positive number of batches. "
-                f"Received: save_freq={save_freq!r}."
-            )
+        if save_freq != "epoch":
+            if isinstance(save_freq, str):
+                refuse("save_freq", "'epoch' or a number of batches", save_freq)
+            positive_int("save_freq", save_freq)
         self.directory = as_path("directory", directory)
         self.save_freq = save_freq
         self.loader = None

@@ -164,7 +164,7 @@ class TimeToAccuracy(TrainingClock):
     `TrainingClock`, without validation and the first step, which compiles.
 
     Args:
-        target: The value to reach.
+        target: The value to reach, which may be negative.
         monitor: Name of the metric in the logs of an epoch.
         window: Maximum number of epochs in the mean.
         mode: `"max"` if more is better, `"min"` if less; `"auto"`: `"min"` for errors

@@ -161,7 +161,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         validation_data: The validation graphs, used for the same purpose.
         objective: `"accuracy"`, `"time-to-accuracy"` or `"accuracy-in-time"`, see
             `Objective`. Regression uses the RMSE in place of the accuracy.
-        target: Value to reach, for `"time-to-accuracy"`.
+        target: Value to reach, which may be negative, for `"time-to-accuracy"`.
         seconds: Seconds of training per trial, for the objectives with time.
         epochs: Maximum number of epochs; if omitted, unlimited with `seconds`, else 10.
         system: Whether to also search how the model runs, such as the batcher.

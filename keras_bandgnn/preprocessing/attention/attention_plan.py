@@ -31,10 +31,10 @@ class AttentionPlan(Plan):
 
     Args:
         block_size: b, or None for no tiles.
-        threshold: A pair of clusters whose density is below `threshold` times that of
-            the graph becomes tiles, see `reform`.
-        share: Instead of a threshold: the best tiles, whose entries number `share`
-            times the edges.
+        threshold: At least 0. A pair of clusters whose density is below `threshold`
+            times that of the graph becomes tiles, see `reform`.
+        share: Instead of a threshold: the best tiles, whose entries number
+            `share`, at least 0, times the edges.
         least_fill: Instead of both: all tiles of which edges fill at least that share.
             `"auto"`: 0.3, the share above which a tile is faster than single edges.
         rest: What becomes of edges of transferred pairs of clusters that no tile

@@ -40,8 +40,9 @@ class AtomsEncoder(GraphEncoder):
             see `from_ase`.
 
     Example:
+    >>> encoder = AtomsEncoder(label="energy")
     >>> from ase.build import molecule  # doctest: +SKIP
-    >>> AtomsEncoder()(molecule("H2O")).num_nodes  # doctest: +SKIP
+    >>> encoder(molecule("H2O")).num_nodes  # doctest: +SKIP
     3
     """
 

@@ -50,12 +50,13 @@ class NetworkXEncoder(GraphEncoder):
         on_error: See `GraphEncoder`.
 
     Example:
+    >>> encoder = NetworkXEncoder()
     >>> import networkx as nx  # doctest: +SKIP
     >>> graph = nx.Graph()  # doctest: +SKIP
     >>> graph.add_node("a", element="C")  # doctest: +SKIP
     >>> graph.add_node("b", element="N")  # doctest: +SKIP
     >>> graph.add_edge("a", "b")  # doctest: +SKIP
-    >>> encoder = NetworkXEncoder().adapt([graph])  # doctest: +SKIP
+    >>> encoder = encoder.adapt([graph])  # doctest: +SKIP
     >>> encoder(graph).node["element"].tolist(), encoder.inputs()  # doctest: +SKIP
     ([1, 2], {'element': {'ids': 3}})
     """

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.arrays import id_input
-from keras_bandgnn.checks import mapping, optional, positive_int
+from keras_bandgnn.checks import mapping, optional, positive_int, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_of
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
@@ -90,7 +90,9 @@ class PyGEncoder(GraphEncoder):
     def learn(self, items: Iterable[Any]) -> None:
         """Learn levels and inputs; see `GraphEncoder.adapt`."""
         samples = []
-        items = [item for item in items if self.accepts(item)]
+        received, items = items, [item for item in items if self.accepts(item)]
+        if received and not items:
+            refuse("items", f"graphs, each {self._expected()}", received)
         for item in items[:SAMPLE]:
             if has_attributes(item):
                 samples.append(attributes_of(item))

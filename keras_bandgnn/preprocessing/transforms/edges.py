@@ -78,8 +78,9 @@ class AddSelfLoops(GraphLayer):
     is for layers that read the edges alone, and for features of loops.
 
     Args:
-        fill_value: Value of the edge features of added loops: a number for all, or one
-            for each feature by name. Features of integers need an integer.
+        fill_value: Value, which may be negative, of the edge features of added loops: a
+            number for all, or one for each feature by name. Features of integers need
+            an integer.
         edge_type: Type of added loops.
 
     Raises:

@@ -34,9 +34,10 @@ class RandomNodeSplit(GraphLayer):
     `fit`; in the preprocessor of a task it would also split graphs to predict.
 
     Args:
-        train: Number of nodes to train on, or their fraction.
-        valid: Number of nodes to validate on, or their fraction.
-        test: Number of nodes to test on, or their fraction; None takes the rest.
+        train: Number of nodes to train on, at least 0, or their fraction.
+        valid: Number of nodes to validate on, at least 0, or their fraction.
+        test: Number of nodes to test on, at least 0, or their fraction; None takes the
+            rest.
         per_class: Those of `"train"`, `"valid"` and `"test"` whose number or fraction
             is that of each class, instead of the whole graph.
         num_splits: Number S of independent splits. With one, masks are int32 [N], else

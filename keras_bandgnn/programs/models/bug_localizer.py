@@ -56,9 +56,9 @@ class BugLocalizer(MaskedTask):
         backbone: The model from a batch to node states; one that keeps the edges of the
             graphs, or a graph transformer with `target_type`.
         preprocessor: `GraphPreprocessor`, whose first layer may be a `FunctionEncoder`.
-        first_type: First type of the edges to choose from, which are those of this
-            type and of later ones; by default the backbone's `target_type`, or the last
-            but one of its types. Types are those that the encoder gives, also where
+        first_type: First type, from 0, of the edges to choose from, which are those of
+            this type and of later ones; by default the backbone's `target_type`, or the
+            last but one of its types. They are the types of the encoder, also where
             `AttentionEdges` counts them from 1.
         hidden: Width of the hidden layer of the head; by default the states'.
         min_confidence: Probability of a rewrite from which `bandgnn check` reports it,

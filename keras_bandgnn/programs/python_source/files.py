@@ -76,7 +76,7 @@ def read_tree(
             in this process.
         seed: Seed. A file's instances depend only on the seed, the file's path inside
             the searched folder, and its content.
-        max_instances: Maximum number of instances per file; None for all.
+        max_instances: Maximum number of instances per file, at least 0; None for all.
         max_candidates: See `program_graphs`.
         steps: See `program_graphs`.
         max_nodes: See `program_graphs`.

@@ -229,10 +229,12 @@ def program_graphs(
     Args:
         source: Source text, or bytes to decode by PEP 263. It is never executed.
         filename: Name for `info`; with `seed` it determines all random choices.
-        max_instances: Maximum number of instances, sampled; None for all.
+        max_instances: Maximum number of instances, at least 0, sampled; None for
+            all.
         max_candidates: Maximum number of candidates: the correct one and a sample.
         seed: Seed of the samples and of the candidates' order.
-        steps: Keep the nodes within this many edges, in any direction, of the slot or a
+        steps: Keep the nodes within this many edges, at least 0, in any direction, of
+            the slot or a
             candidate.
         max_nodes: Maximum number of nodes, the nearest first; None for all.
         context: `"function"` for the outermost function around the slot, or the
