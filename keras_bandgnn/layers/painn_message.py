@@ -48,7 +48,7 @@ class PaiNNMessage(BatchLayer):
     >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
     >>> directions = np.array([[[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]])
     >>> states, vectors = PaiNNMessage(4)(
-    ...     np.ones((1, 3, 4)), {"edge": edge}, vectors=None,
+    ...     np.ones((1, 3, 4)), {"edge": edge}, vectors=np.ones((1, 3, 3, 4)),
     ...     basis=np.ones((1, 2, 20)), factor=np.ones((1, 2)), directions=directions,
     ... )
     >>> tuple(vectors.shape)

@@ -1,34 +1,25 @@
-"""Layers that read the graph are called as `layer(states, batch, ...)`."""
+"""Layers that read the graph are called as `layer(states, batch, ...)`.
+
+They are made and called as in the examples of their docstrings, on one batch.
+"""
 
 import inspect
 
 import keras
 import numpy as np
 import pytest
+from docstrings import calls_of, sample
 
 import keras_bandgnn as kb
 from keras_bandgnn import layers
 
-C, E = 8, 12
-# Called with what they compute from alone.
-PLAIN = {
-    "CharacterEncoder",
-    "ContinuousFilter",
-    "CosineCutoff",
-    "CumulativeLink",
-    "ElementEmbedding",
-    "GaussianBasis",
-    "GRUUpdate",
-    "LayerNormalization",
-    "PaiNNUpdate",
-    "SineBasis",
-}
+E = 12
 RNG = np.random.default_rng(0)
 GRAPH = kb.Graph(
     6,
     RNG.integers(0, 6, E),
     RNG.integers(0, 6, E),
-    node={"kind": RNG.integers(0, 3, 6), "atomic_number": [1, 6, 8, 1, 6, 8]},
+    node={"kind": RNG.integers(0, 2, 6), "atomic_number": [1, 6, 8, 1, 6, 8]},
     edge={"displacement": RNG.normal(size=(E, 3)), "distance": RNG.integers(0, 3, E)},
 )
 BATCH = kb.preprocessing.GraphLoader(
@@ -43,45 +34,44 @@ def rows(*shape):
     return RNG.normal(size=(1, *shape)).astype("float32")
 
 
-STATES, EDGES = rows(N, C), rows(PADDED, C)
-MESSAGE = (rows(N, 3, C), rows(PADDED, 5), rows(PADDED), rows(PADDED, 3))
-# Layer and arguments.
-CALLS = {
-    "AttentionBias": (layers.AttentionBias(2, 2), (BATCH,)),
-    "BandedMessagePassing": (layers.BandedMessagePassing(C), (STATES, BATCH)),
-    "DualInterleavedAttention": (
-        layers.DualInterleavedAttention(2, 4),
-        (STATES, BATCH),
-    ),
-    "EdgeReadout": (layers.EdgeReadout(2), (STATES, BATCH)),
-    "GRUReadout": (layers.GRUReadout(C), (STATES, BATCH)),
-    "GINConvolution": (layers.GINConvolution(C), (STATES, BATCH, EDGES)),
-    "GatedGraphConvolution": (layers.GatedGraphConvolution(C), (STATES, BATCH)),
-    "GraphAttention": (layers.GraphAttention(C), (STATES, BATCH)),
-    "GraphAttentionV2": (layers.GraphAttentionV2(C, 2), (STATES, BATCH, EDGES)),
-    "GraphConvolution": (layers.GraphConvolution(C), (STATES, BATCH)),
-    "GraphNormalization": (layers.GraphNormalization(), (STATES, BATCH)),
-    "GraphReadout": (layers.GraphReadout(2), (STATES, BATCH)),
-    "GraphTransformerLayer": (layers.GraphTransformerLayer(2, 4, 16), (STATES, BATCH)),
-    "LinkScorer": (layers.LinkScorer(), (STATES, BATCH)),
-    "MPEUInteraction": (layers.MPEUInteraction(C), (STATES, BATCH, EDGES)),
-    "MaskedBatchNormalization": (layers.MaskedBatchNormalization(), (STATES, BATCH)),
-    "NodeEncoder": (layers.NodeEncoder(C, {"kind": 3}), (BATCH,)),
-    "PNAConvolution": (layers.PNAConvolution(C), (STATES, BATCH, EDGES)),
-    "PairNormalization": (layers.PairNormalization(), (STATES, BATCH)),
-    "SAGEConvolution": (layers.SAGEConvolution(C), (STATES, BATCH, EDGES)),
-    "PaiNNMessage": (layers.PaiNNMessage(C), (STATES, BATCH, *MESSAGE)),
-    "ReadoutHead": (layers.ReadoutHead(2, layers.GRUReadout(C)), (STATES, BATCH)),
-    "SchNetInteraction": (layers.SchNetInteraction(C), (STATES, BATCH, EDGES)),
-    "SignNet": (layers.SignNet(C), (STATES, BATCH)),
-    "ZBLRepulsion": (layers.ZBLRepulsion(), (BATCH,)),
-}
-# Called with the batch alone.
-BATCH_ALONE = ("AttentionBias", "NodeEncoder", "ZBLRepulsion")
-
-
 def is_layer(name):
     return isinstance(getattr(layers, name), type)
+
+
+def parameters(name):
+    return [*inspect.signature(getattr(layers, name).call).parameters][1:]
+
+
+LAYERS = sorted(filter(is_layer, layers.__all__))
+# Called with what they compute from alone, without a batch.
+PLAIN = {name for name in LAYERS if "batch" not in parameters(name)}
+# Called with the batch alone.
+BATCH_ALONE = {name for name in LAYERS if parameters(name)[0] == "batch"}
+STATES_LAYERS = sorted({*LAYERS} - PLAIN - BATCH_ALONE)
+
+
+def rows_of_batch(argument, example):
+    """An argument of an example, with rows for the nodes or edges of `BATCH`."""
+    edges = example["batch"].get("edge", {})
+    count = PADDED if argument is not example["states"] else N
+    if "sender" not in edges or np.shape(argument)[1] != edges["sender"].shape[1]:
+        count = N
+    return rows(count, *np.shape(argument)[2:])
+
+
+def call(name):
+    """A layer and its arguments, by the example in its docstring."""
+    cls = getattr(layers, name)
+    args, kwargs = calls_of(cls)[1]
+    example = inspect.signature(cls.call).bind(None, *args, **kwargs).arguments
+    values = {"edge_states": rows(PADDED, *np.shape(example.get("states"))[-1:])}
+    for key, value in example.items():
+        if key == "batch" or np.ndim(value) > 1:
+            values[key] = BATCH if key == "batch" else rows_of_batch(value, example)
+    return sample(cls), tuple(values[key] for key in parameters(name) if key in values)
+
+
+CALLS = {name: call(name) for name in LAYERS if name not in PLAIN}
 
 
 def close(one, other):
@@ -91,11 +81,11 @@ def close(one, other):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*filter(is_layer, layers.__all__)])
+@pytest.mark.parametrize("name", LAYERS)
 def test_every_layer_takes_states_and_batch(name):
     if name in PLAIN:
-        parameters = inspect.signature(getattr(layers, name).call).parameters
-        assert "batch" not in parameters
+        (args, _), *_ = calls_of(getattr(layers, name))[1:]
+        assert not any(isinstance(argument, dict) for argument in args)
         return
     layer, arguments = CALLS[name]
     place = next(n for n, argument in enumerate(arguments) if argument is BATCH)
@@ -111,9 +101,6 @@ def test_every_layer_takes_states_and_batch(name):
     again.build_from_config(layer.get_build_config())
     again.set_weights(layer.get_weights())
     close(out, again(*arguments))
-
-
-STATES_LAYERS = [name for name in CALLS if name not in BATCH_ALONE]
 
 
 @pytest.mark.parametrize("name", STATES_LAYERS)
@@ -166,6 +153,6 @@ def test_a_part_of_the_batch_is_refused(name):
 def test_messages_name_calls_that_work():
     for name in BATCH_ALONE:
         with pytest.raises(ValueError, match=r"Call the layer as layer\(batch\)"):
-            CALLS[name][0](STATES)
+            CALLS[name][0](rows(N, 4))
     with pytest.raises(ValueError, match=r"as layer.prepare\(batch\)"):
-        CALLS["BandedMessagePassing"][0].prepare(STATES)
+        CALLS["BandedMessagePassing"][0].prepare(rows(N, 4))

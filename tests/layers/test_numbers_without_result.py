@@ -5,10 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from tests.layers.test_calls import BATCH, BATCH_ALONE, CALLS, GRAPH, PLAIN, N, is_layer
+from tests.layers.test_calls import BATCH, CALLS, GRAPH, STATES_LAYERS, N
 
-LAYERS = sorted({*filter(is_layer, kb.layers.__all__)} - PLAIN)
-WITH_STATES = [name for name in LAYERS if name not in BATCH_ALONE]
 # A node among the pairs of `BATCH` that sends and receives.
 OTHERS = GRAPH.senders != GRAPH.receivers
 ENDS = GRAPH.senders[OTHERS], GRAPH.receivers[OTHERS]
@@ -45,7 +43,7 @@ def weighted_batch(weight):
     return {**batch, "pair": BATCH["pair"]}
 
 
-@pytest.mark.parametrize("name", WITH_STATES)
+@pytest.mark.parametrize("name", STATES_LAYERS)
 def test_nan_in_states_is_nan_in_the_output(name):
     layer, arguments = CALLS[name]
     clean = outputs(layer, arguments)
@@ -61,7 +59,7 @@ def test_nan_in_states_is_nan_in_the_output(name):
 
 
 @pytest.mark.parametrize("weight", [-0.1, -1.0, -2.0, 0.0])
-@pytest.mark.parametrize("name", WITH_STATES)
+@pytest.mark.parametrize("name", STATES_LAYERS)
 def test_no_weight_of_edges_cuts_a_node_off(name, weight):
     layer, arguments = CALLS[name]
     batch = weighted_batch(weight)
