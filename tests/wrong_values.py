@@ -21,7 +21,7 @@ from docstrings import public
 import keras_bandgnn as kb
 
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
-RAGGED = [[1, 2], [3], [4, 5, 6, 7]]
+RAGGED = [[1, 0], [1], [0, 1, 0, 1, 0, 0, 1, 1]]
 # Of the types that are mistaken for others.
 STRANGERS = [None, True, 3, 2.5, "x", b"x", [object()], {3: 1}]
 # Positions and seeds.

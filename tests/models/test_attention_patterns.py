@@ -5,6 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
+from registered import BACKBONES
 
 from keras_bandgnn import Graph, models
 from keras_bandgnn.assembly.canonical_order import canonical_rank
@@ -312,23 +313,6 @@ def test_renumbered_graphs_are_predicted_alike(shared_data):
 # === No state is left behind by looking ===
 
 INPUTS = {"kind": 4}
-BACKBONES = {
-    "EmbeddingBackbone": lambda c: c(INPUTS, 8),
-    "GATBackbone": lambda c: c(INPUTS, 8, num_layers=1, num_heads=2),
-    "GATv2Backbone": lambda c: c(INPUTS, 8, 1),
-    "GCNBackbone": lambda c: c(INPUTS, 8, num_layers=1),
-    "GGNNBackbone": lambda c: c(INPUTS, 8, 1, 3),
-    "GINEBackbone": lambda c: c(INPUTS, 8, 1),
-    "GPSBackbone": lambda c: c(INPUTS, 8, 1, local="pna"),
-    "GTBackbone": lambda c: c(INPUTS, 8, 1, 2, 2, attention="conditions"),
-    "GatedGCNBackbone": lambda c: c(INPUTS, 8, 1),
-    "GraphormerBackbone": lambda c: c(INPUTS, 8, 1, 2, attention="conditions"),
-    "MPEUBackbone": None,  # reads positions, see ATOMS
-    "PNABackbone": lambda c: c(INPUTS, 8, 1),
-    "PaiNNBackbone": None,
-    "SAGEBackbone": lambda c: c(INPUTS, 8, 1),
-    "SchNetBackbone": None,
-}
 
 
 def plain_state(thing, depth=6):
@@ -350,30 +334,14 @@ def plain_state(thing, depth=6):
 
 @pytest.mark.parametrize("name", sorted(BACKBONES))
 def test_looking_at_graphs_changes_no_state(name):
-    registered = {
-        n
-        for n in models.__all__
-        if inspect.isclass(getattr(models, n))
-        and issubclass(getattr(models, n), models.Backbone)
-        and n not in ("Backbone", "MessagePassingBackbone")
-    }
-    assert registered == set(BACKBONES), "add the backbone to BACKBONES in this file"
-    kind = getattr(models, name)
-    if BACKBONES[name] is None:
-        graphs = [
-            Graph(
-                n,
-                *np.nonzero(~np.eye(n, dtype=bool)),
-                node={"atomic_number": [6] * n, "position": np.eye(n, 3)},
-                edge={"displacement": np.ones((n * n - n, 3))},
-                label=0,
-            )
-            for n in (2, 3)
-        ]
-        backbone = kind(10, hidden_dim=8, num_steps=1)
-    else:
-        graphs = [complete(4, 0), ring(5, 1)]
-        backbone = BACKBONES[name](kind)
+    attentive = getattr(models, name) in TRANSFORMERS
+    backbone, graphs = BACKBONES[name](
+        **({"attention": "conditions"} if attentive else {})
+    )
+    graphs = [
+        graph.replace(label=k % 2, label_level="graph")
+        for k, graph in enumerate(graphs)
+    ]
     task = GraphClassifier(
         backbone, 2, GraphPreprocessor(backbone.graph_layers(), DynamicBatcher(2))
     )
