@@ -16,11 +16,14 @@ _AXES = {"true": 1, "pred": 0, "all": None}
 
 def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the known true classes and the predicted ones, int [n] each."""
-    true, predicted = [], []
+    true, predicted, widths = [], [], set()
     for label, rows in paired_rows(labels, predictions):
         label = np.asarray(label, float).reshape(-1)
+        width = 1
         if rows.size != label.size and rows.ndim and rows.shape[-1] > 1:
-            rows = rows.argmax(-1)
+            width, rows = rows.shape[-1], rows.argmax(-1)
+        if label.size:
+            widths.add(width)
         if rows.size != label.size:
             raise ValueError(
                 "Expected a class per label, or the logits of all classes, in "
@@ -29,6 +32,11 @@ def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
             )
         true.append(label)
         predicted.append(np.asarray(rows, float).reshape(-1))
+    if len(widths) > 1:
+        raise ValueError(
+            "Expected logits of as many classes for all graphs, or classes, in "
+            f"`predictions`. Received: logits of {sorted(widths)} classes."
+        )
     true, predicted = np.concatenate(true), np.concatenate(predicted)
     known = ~(np.isnan(true) | (true == -1))
     for name, values in (("labels", true[known]), ("predictions", predicted[known])):
