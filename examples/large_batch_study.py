@@ -121,7 +121,10 @@ def run(mode: str, batch_size: int, rate: float, train, valid, options) -> dict:
         }
         stored = preprocessing.GraphPreprocessor.from_config(config).graph_layers
     backbone = kb.models.GGNNBackbone(
-        spec.inputs, options.hidden, spec.steps or options.steps, spec.num_edge_types
+        spec.inputs,
+        options.hidden,
+        spec.steps or options.steps,
+        num_edge_types=spec.num_edge_types,
     )
     made = preprocessor(mode, batch_size, options, stored)
     task = kb.models.NodeSelector(backbone, made)

@@ -87,7 +87,7 @@ def main(arguments=None) -> dict:
             backbone = kb.models.GGNNBackbone(inputs, 32, num_steps=4, num_edge_types=1)
             layers, plan = [RCMKCompile(64)], Plan(Banded(64))
         else:
-            backbone = kb.models.GraphormerBackbone(inputs, 32, 2, 8)
+            backbone = kb.models.GraphormerBackbone(inputs, 32, 2, num_heads=8)
             layers, plan = backbone.graph_layers(), AttentionPlan()
         preprocessor = GraphPreprocessor(layers, StaticBatcher(1, "64"), plan)
         task = kb.models.NodeClassifier(backbone, 4, preprocessor)

@@ -224,7 +224,9 @@ def _small_painn():
     from keras_bandgnn import models
 
     batch = molecules(4)
-    task = models.GraphRegressor(models.PaiNNBackbone(100, 16, 2, 5.0, 8))
+    task = models.GraphRegressor(
+        models.PaiNNBackbone(100, 16, 2, cutoff=5.0, num_functions=8)
+    )
     task.compile(keras.optimizers.SGD(1e-3))
     return task, batch
 
@@ -275,7 +277,9 @@ def ggnn(
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(dtype or before)
     try:
-        backbone = models.GGNNBackbone(inputs_of([graphs]), hidden, steps, _TYPES)
+        backbone = models.GGNNBackbone(
+            inputs_of([graphs]), hidden, steps, num_edge_types=_TYPES
+        )
         task = models.NodeSelector(backbone, readout="slot")
     finally:
         keras.config.set_dtype_policy(before)

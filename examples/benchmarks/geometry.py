@@ -59,7 +59,11 @@ def our_step(model: str, batch, options):
     keras.utils.set_random_seed(0)
     if model == "painn":
         backbone = models.PaiNNBackbone(
-            100, options.hidden, options.steps, options.cutoff, options.functions
+            100,
+            options.hidden,
+            options.steps,
+            cutoff=options.cutoff,
+            num_functions=options.functions,
         )
     else:
         backbone = models.SchNetBackbone(

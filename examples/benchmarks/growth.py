@@ -89,7 +89,7 @@ def backbone_of(model: str, hidden: int, layers: int):
     frame = {"hidden_dim": hidden, "num_layers": layers}
     attention = {**frame, "num_heads": 4}
     made = {
-        "ggnn": lambda: models.GGNNBackbone(inputs, hidden, layers, 1),
+        "ggnn": lambda: models.GGNNBackbone(inputs, hidden, layers, num_edge_types=1),
         "gcn": lambda: models.GCNBackbone(inputs, **frame),
         "gat": lambda: models.GATBackbone(inputs, **attention),
         "gatv2": lambda: models.GATv2Backbone(inputs, **attention),
@@ -101,7 +101,7 @@ def backbone_of(model: str, hidden: int, layers: int):
         "graphormer": lambda: models.GraphormerBackbone(inputs, **attention),
         "gps": lambda: models.GPSBackbone(inputs, attention="sparse", **attention),
         "schnet": lambda: models.SchNetBackbone(9, hidden, layers, cutoff=9.0),
-        "painn": lambda: models.PaiNNBackbone(9, hidden, layers, 9.0),
+        "painn": lambda: models.PaiNNBackbone(9, hidden, layers, cutoff=9.0),
         "mpeu": lambda: models.MPEUBackbone(9, hidden, layers),
     }
     return made[model]()

@@ -187,9 +187,13 @@ def our_backbone(model: str, case, options):
             activate_filters=False,
         )
     if model == "painn":
-        return models.PaiNNBackbone(100, width, layers, 2 * _RADIUS, functions)
+        return models.PaiNNBackbone(
+            100, width, layers, cutoff=2 * _RADIUS, num_functions=functions
+        )
     if model == "mpeu":
-        return models.MPEUBackbone(100, width, layers, functions, reduce="sum")
+        return models.MPEUBackbone(
+            100, width, layers, num_gaussians=functions, reduce="sum"
+        )
     frame = {"hidden_dim": width, "num_layers": layers}
     if model in ("gcn", "gat"):
         frame.update(norm="batch", residual=True, activation_first=False)

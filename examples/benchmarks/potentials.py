@@ -106,7 +106,7 @@ def make_task(graphs: list, steps: int, options: argparse.Namespace, seed: int =
             np.unique(numbers).tolist(),
             options.hidden,
             options.layers,
-            options.cutoff,
+            cutoff=options.cutoff,
             basis="sine",
         ),
         preprocessor=preprocessing.GraphPreprocessor([layer], batcher),

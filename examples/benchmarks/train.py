@@ -259,7 +259,7 @@ class BandGNNCase:
 
         keras.utils.set_random_seed(0)
         backbone = models.GGNNBackbone(
-            inputs, options.hidden, options.steps, options.types
+            inputs, options.hidden, options.steps, num_edge_types=options.types
         )
         if selects:
             self.task = models.NodeSelector(backbone, readout="slot")

@@ -111,7 +111,7 @@ def make_model(graphs, hidden: int, layers: int):
             "Name a suitable model with --model."
         )
     types = max(int(part.edge_type.max(initial=0)) + 1 for part in parts)
-    backbone = models.GGNNBackbone(inputs, hidden, layers, types)
+    backbone = models.GGNNBackbone(inputs, hidden, layers, num_edge_types=types)
     if first.candidates is not None:
         slots = all(part.slot.min() >= 0 for part in parts)
         readout = "slot" if slots else "candidate"

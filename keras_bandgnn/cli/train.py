@@ -125,8 +125,8 @@ def make_task(options: argparse.Namespace, metadata: dict):
     return models.NodeSelector(
         backbone,
         preprocessor,
-        options.readout,
-        options.label_smoothing,
+        readout=options.readout,
+        label_smoothing=options.label_smoothing,
         name="node_selector",
     )
 

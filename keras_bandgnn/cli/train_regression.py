@@ -94,7 +94,11 @@ def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
     if options.model == "painn":
         cutoff = options.cutoff or 6.0
         backbone = models.PaiNNBackbone(
-            elements, options.hidden, steps, cutoff, element_cutoffs=element_cutoffs
+            elements,
+            options.hidden,
+            steps,
+            cutoff=cutoff,
+            element_cutoffs=element_cutoffs,
         )
         return backbone, {"hidden": options.hidden}
     head = {"activation": layers.shifted_softplus, "use_bias": False}

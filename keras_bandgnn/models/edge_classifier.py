@@ -76,6 +76,7 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
         backbone,
         num_classes: int,
         preprocessor=None,
+        *,
         edge_inputs: Mapping | None = None,
         hidden: int | None = None,
         activation="silu",

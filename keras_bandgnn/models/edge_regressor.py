@@ -71,6 +71,7 @@ class EdgeRegressor(EdgeTask, RegressionTask):
         backbone,
         num_targets: int = 1,
         preprocessor=None,
+        *,
         edge_inputs: Mapping | None = None,
         hidden: int | None = None,
         activation="silu",

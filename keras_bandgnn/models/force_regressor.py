@@ -108,6 +108,7 @@ class ForceRegressor(GraphRegressor):
         backbone,
         num_targets: int = 1,
         preprocessor=None,
+        *,
         force_key: str = "force",
         force_weight: float = 10.0,
         readout="sum",

@@ -66,6 +66,7 @@ class GraphClassifier(ClassificationTask):
         backbone,
         num_classes: int,
         preprocessor=None,
+        *,
         readout="mean",
         hidden: int | None = None,
         activation="silu",

@@ -89,6 +89,7 @@ class GraphRegressor(RegressionTask):
         backbone,
         num_targets: int = 1,
         preprocessor=None,
+        *,
         readout="mean",
         hidden: int | None = None,
         activation="silu",

@@ -117,6 +117,7 @@ class LinkPredictor(Task):
         head: str = "dot",
         num_relations: int | None = None,
         preprocessor=None,
+        *,
         objective: str = "binary",
         hidden: int | None = None,
         activation="relu",

@@ -65,6 +65,7 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         backbone,
         num_classes: int,
         preprocessor=None,
+        *,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,

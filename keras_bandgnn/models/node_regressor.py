@@ -60,6 +60,7 @@ class NodeRegressor(MaskedTask, RegressionTask):
         backbone,
         num_targets: int = 1,
         preprocessor=None,
+        *,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         target_names: Iterable[str] | None = None,
         **kwargs,

@@ -69,6 +69,7 @@ class NodeSelector(Task):
         self,
         backbone,
         preprocessor=None,
+        *,
         readout: str = "candidate",
         label_smoothing: float = 0.0,
         **kwargs,

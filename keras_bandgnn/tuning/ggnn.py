@@ -94,7 +94,7 @@ class GGNNHyperModel(GraphHyperModel):
             self.spec.inputs,
             int(values["hidden_dim"]),
             int(values["num_steps"]),
-            self.spec.num_edge_types,
+            num_edge_types=self.spec.num_edge_types,
             dropout=round(1.0 - values["dropout_keep_prob"], 6),
             name="ggnn_backbone",
         )

@@ -39,7 +39,7 @@ def graphs_of(seed, count=4, num_nodes=14, num_ids=3):
 def selector(seed=0, **options):
     keras.utils.set_random_seed(seed)
     inputs = {"type": 10, "subtoken": 10}
-    backbone = GGNNBackbone(inputs, 8, STEPS, 3, **options)
+    backbone = GGNNBackbone(inputs, 8, STEPS, num_edge_types=3, **options)
     task = NodeSelector(backbone, readout="slot")
     bias = backbone.message_passing.bias
     bias.assign(keras.random.normal(bias.shape, seed=1))

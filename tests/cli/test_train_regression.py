@@ -218,7 +218,7 @@ def test_errors(data, tmp_path, capsys):
 
 def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
     graphs = [kb.Graph(n, [], [], node={"k": [1] * n}) for n in (1, 2, 3)]
-    backbone = kb.models.GGNNBackbone({"k": 2}, 4, 1, 1)
+    backbone = kb.models.GGNNBackbone({"k": 2}, 4, 1, num_edge_types=1)
     task = kb.models.GraphRegressor(backbone, num_targets=2, normalizer=None)
     task.save_to_preset(tmp_path / "model")
     flat = kb.data.FlatGraphs.from_graphs(graphs)

@@ -63,7 +63,7 @@ def parts(kind):
     elif kind == "gps":
         # Batch statistics of the nodes of all devices, also where computed again.
         backbone = kb.models.GPSBackbone(
-            inputs, 8, 1, {"type": 2}, num_heads=2, remat=True
+            inputs, 8, 1, edge_inputs={"type": 2}, num_heads=2, remat=True
         )
         plan = Plan(Segment())
     else:

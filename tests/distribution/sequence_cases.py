@@ -163,7 +163,7 @@ def model(make):
 
 
 def gt(**options):
-    return kb.models.GTBackbone(INPUTS, H, 1, HEADS, laplacian=2, **options)
+    return kb.models.GTBackbone(INPUTS, H, 1, num_heads=HEADS, laplacian=2, **options)
 
 
 class Encoded(kb.models.Backbone):
@@ -244,14 +244,14 @@ CASES = {
         "node",
     ),
     "GGNNBackbone": (
-        lambda: model(lambda: kb.models.GGNNBackbone(INPUTS, H, 2, 2)),
+        lambda: model(lambda: kb.models.GGNNBackbone(INPUTS, H, 2, num_edge_types=2)),
         "node",
     ),
     "GTBackbone": (lambda: model(gt), "node"),
     "GraphormerBackbone": (
         lambda: model(
             lambda: kb.models.GraphormerBackbone(
-                INPUTS, H, 1, HEADS, max_degree=4, global_token=True
+                INPUTS, H, 1, num_heads=HEADS, max_degree=4, global_token=True
             )
         ),
         "node",

@@ -57,7 +57,7 @@ def cases() -> set[str]:
 
 
 def classifier(**options):
-    backbone = kb.models.GGNNBackbone({"h": {"features": 3}}, 8, 1, 2)
+    backbone = kb.models.GGNNBackbone({"h": {"features": 3}}, 8, 1, num_edge_types=2)
     return kb.models.GraphClassifier(backbone, 2, **options)
 
 

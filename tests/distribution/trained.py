@@ -88,7 +88,7 @@ def made(kind, dropout=0.0):
     if kind == "norms":
         # Statistics of the nodes of all devices.
         backbone = kb.models.GINEBackbone(
-            {"kind": 3}, 8, 2, {"type": 2}, num_edge_types=2, norm="batch"
+            {"kind": 3}, 8, 2, edge_inputs={"type": 2}, num_edge_types=2, norm="batch"
         )
         prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
         task = kb.models.NodeSelector(backbone, prepare)

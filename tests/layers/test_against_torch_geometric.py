@@ -291,8 +291,8 @@ def test_gps_equals_torch_geometric(local, training, max_length, batch):
         {"h": {"features": WIDTH}},
         UNITS,
         1,
-        {"e": {"features": EDGE_WIDTH}} if local else None,
-        local,
+        edge_inputs={"e": {"features": EDGE_WIDTH}} if local else None,
+        local=local,
         num_heads=2,
         max_length=max_length,
     )

@@ -9,10 +9,10 @@ import keras_bandgnn as kb
 CUTOFFS = {1: 2.0, 8: 3.0}
 BACKBONES = {
     "PaiNNBackbone": lambda **options: kb.models.PaiNNBackbone(
-        (1, 6, 8), 8, 2, 4.0, **options
+        (1, 6, 8), 8, 2, cutoff=4.0, **options
     ),
     "SchNetBackbone": lambda **options: kb.models.SchNetBackbone(
-        (1, 6, 8), 8, 2, 10, cutoff=4.0, reduce="sum", **options
+        (1, 6, 8), 8, 2, num_gaussians=10, cutoff=4.0, reduce="sum", **options
     ),
 }
 
@@ -147,7 +147,7 @@ def test_wrong_cutoffs_are_refused():
         with pytest.raises(ValueError, match="element_cutoffs"):
             kb.preprocessing.RadiusGraph(4.0, element_cutoffs=wrong)
         with pytest.raises(ValueError, match="element_cutoffs"):
-            kb.models.PaiNNBackbone((1, 8), 8, 1, 4.0, element_cutoffs=wrong)
+            kb.models.PaiNNBackbone((1, 8), 8, 1, cutoff=4.0, element_cutoffs=wrong)
     with pytest.raises(ValueError, match="with `cutoff`"):
         kb.models.SchNetBackbone((1, 8), 8, element_cutoffs=CUTOFFS)
     bare = kb.Graph(2, [], [], node={"position": np.zeros((2, 3))})

@@ -321,7 +321,12 @@ def test_nothing_about_the_batch_changes_a_prediction(name):
 def test_painn_equals_schnetpack():
     elements, width, steps = 100, reference.WIDTH, reference.STEPS
     backbone = PaiNNBackbone(
-        elements, width, steps, reference.CUTOFF, reference.FUNCTIONS, "sine"
+        elements,
+        width,
+        steps,
+        cutoff=reference.CUTOFF,
+        num_functions=reference.FUNCTIONS,
+        basis="sine",
     )
     count = iter(range(100))
 
@@ -372,8 +377,8 @@ def test_schnet_equals_torch_geometric():
         100,
         width,
         steps,
-        gaussians,
-        cutoff,
+        num_gaussians=gaussians,
+        cutoff=cutoff,
         reduce="sum",
         use_bias=True,
         activate_filters=False,

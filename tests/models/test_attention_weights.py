@@ -49,7 +49,7 @@ def attention_of(graph, layer, rows):
 
 def test_gat_weights_equal_the_equations():
     graphs = graphs_of()
-    backbone = drawn(models.GATBackbone({"kind": 4}, H, K, 2, 3))
+    backbone = drawn(models.GATBackbone({"kind": 4}, H, K, 2, num_edge_types=3))
     moved = task_of(backbone, reordered(backbone)).attention_weights(graphs)
     for graph, layers in zip(graphs, moved, strict=True):
         n = graph.num_nodes
@@ -74,7 +74,9 @@ def test_gat_weights_with_options_are_those_of_its_messages(
     graphs = graphs_of()
     options = {"norm": "layer", "residual": True, "virtual_node": True}
     options["activation_first"] = activation_first
-    backbone = drawn(models.GATBackbone({"kind": 4}, H, K, 3, 3, **options))
+    backbone = drawn(
+        models.GATBackbone({"kind": 4}, H, K, 3, num_edge_types=3, **options)
+    )
     read, attend = [], convolutions.graph_attention
 
     def spy(graph, states, weights):
@@ -100,7 +102,7 @@ def test_transformer_weights_give_the_output_of_each_layer(attention):
             {"kind": 4},
             H,
             2,
-            K,
+            num_heads=K,
             attention=attention,
             max_distance=2,
             num_edge_types=4,
@@ -136,7 +138,7 @@ def test_transformer_weights_give_the_output_of_each_layer(attention):
 
 def test_gt_weights_equal_the_equations():
     graphs = graphs_of(2, seed=5)
-    backbone = drawn(models.GTBackbone({"kind": 4}, H, 1, K, laplacian=0))
+    backbone = drawn(models.GTBackbone({"kind": 4}, H, 1, num_heads=K, laplacian=0))
     preprocessor = GraphPreprocessor(
         [RCMKCompile(8), *backbone.graph_layers()], DynamicBatcher(3), AttentionPlan()
     )
@@ -159,7 +161,7 @@ def test_gt_weights_equal_the_equations():
 
 def test_tiles_do_not_change_the_weights():
     graphs = graphs_of(2, seed=6)
-    backbone = drawn(models.GTBackbone({"kind": 4}, H, 1, K, laplacian=0))
+    backbone = drawn(models.GTBackbone({"kind": 4}, H, 1, num_heads=K, laplacian=0))
     plain = task_of(backbone).attention_weights(graphs)
     preprocessor = GraphPreprocessor(
         backbone.graph_layers(),

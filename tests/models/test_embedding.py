@@ -41,7 +41,7 @@ def drawn(backbone):
 
 
 def gat(**options):
-    return drawn(models.GATBackbone({"kind": 4}, H, K, 2, 3, **options))
+    return drawn(models.GATBackbone({"kind": 4}, H, K, 2, num_edge_types=3, **options))
 
 
 def task_of(backbone, preprocessor=None):
@@ -89,10 +89,10 @@ def test_states_of_layers(name):
             for g in graphs
         ]
     backbone = {
-        "gat": lambda: models.GATBackbone({"kind": 4}, H, K, 2, 3),
-        "gcn": lambda: models.GCNBackbone({"kind": 4}, H, 2, 3),
-        "ggnn": lambda: models.GGNNBackbone({"kind": 4}, H, 2, 3),
-        "graphormer": lambda: models.GraphormerBackbone({"kind": 4}, H, 2, K),
+        "gat": lambda: models.GATBackbone({"kind": 4}, H, K, 2, num_edge_types=3),
+        "gcn": lambda: models.GCNBackbone({"kind": 4}, H, 2, num_edge_types=3),
+        "ggnn": lambda: models.GGNNBackbone({"kind": 4}, H, 2, num_edge_types=3),
+        "graphormer": lambda: models.GraphormerBackbone({"kind": 4}, H, 2, num_heads=K),
         "schnet": lambda: models.SchNetBackbone(5, H, 2, num_gaussians=20),
         "painn": lambda: models.PaiNNBackbone(5, H, 2),
     }[name]()
@@ -133,7 +133,7 @@ def test_a_task_that_reads_few_nodes_embeds_all_but_those_left_out():
     preprocessor = GraphPreprocessor(
         [ReachabilityFilter(1)], plan=Plan(schedule=ReceptiveField(1))
     )
-    backbone = models.GGNNBackbone({"kind": 4}, H, 1, 3)
+    backbone = models.GGNNBackbone({"kind": 4}, H, 1, num_edge_types=3)
     rows = models.NodeSelector(backbone, preprocessor).embed(graphs)
     left_out = 0
     for own, graph in zip(rows, graphs, strict=True):
@@ -150,7 +150,9 @@ def test_a_task_that_reads_few_nodes_embeds_all_but_those_left_out():
 
 def test_tokens_of_graphs():
     graphs = graphs_of(3)
-    backbone = drawn(models.GraphormerBackbone({"kind": 4}, H, 1, K, global_token=True))
+    backbone = drawn(
+        models.GraphormerBackbone({"kind": 4}, H, 1, num_heads=K, global_token=True)
+    )
     task = task_of(backbone)
     rows = task.embed(graphs, level="graph", reduce="token")
     for own, graph in zip(rows, graphs, strict=True):

@@ -45,7 +45,7 @@ def open_files() -> int:
 
 
 def make():
-    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2)
+    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, num_edge_types=2)
     task = kb.models.NodeClassifier(backbone, 3)
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
         [], kb.preprocessing.DynamicBatcher(1), kb.primitives.Plan()
@@ -169,7 +169,7 @@ def test_steps_of_others_get_tensors(eagerly):
             kinds.update(map(keras.ops.is_tensor, keras.tree.flatten(args[-1])))
             return super().train_step(*args)
 
-    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2)
+    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, num_edge_types=2)
     task = Mine(backbone, 3)
     task.compile("adam", run_eagerly=eagerly)
     history = task.fit(plain_graphs(), epochs=2, verbose=0, validation_data=None)
@@ -223,7 +223,9 @@ def test_another_evaluate_gets_the_loader():
             seen.append(len(x))
             return super().evaluate(x, *args, **kwargs)
 
-    task = Mine(kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2), 3)
+    task = Mine(
+        kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, num_edge_types=2), 3
+    )
     graphs = plain_graphs()
     history = task.fit(graphs, epochs=2, verbose=0, validation_data=graphs).history
     assert seen == [1, 1] and len(history["val_loss"]) == 2

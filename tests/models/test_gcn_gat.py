@@ -58,9 +58,9 @@ def graphs_of(count, seed=0, low=1, high=25, types=1, classes=3, loops=True):
 def backbone_of(name, types=1, **options):
     keras.utils.set_random_seed(0)
     if name == "gcn":
-        made = GCNBackbone(INPUTS, 8, 2, types, **options)
+        made = GCNBackbone(INPUTS, 8, 2, num_edge_types=types, **options)
     else:
-        made = GATBackbone(INPUTS, 8, 2, 2, types, **options)
+        made = GATBackbone(INPUTS, 8, 2, 2, num_edge_types=types, **options)
     rng = np.random.default_rng(1)
     drawn = ("bias", "beta", "gamma", "alpha", "moving_mean", "virtual_state")
     for weight in made.weights:
@@ -249,7 +249,7 @@ def test_gradients_of_the_readout_equal_differences_of_the_oracle():
         for number, g in enumerate(graphs_of(5, seed=3))
     ]
     readout = GRUReadout(8, 2, name="readout")
-    task = GraphClassifier(backbone_of("gcn"), 3, GraphPreprocessor(), readout)
+    task = GraphClassifier(backbone_of("gcn"), 3, GraphPreprocessor(), readout=readout)
     gradients = gradients_of(task, loss_batch(task, graphs))
     gradients = {
         path.split("/", 1)[1]: g for path, g in gradients.items() if "readout/" in path

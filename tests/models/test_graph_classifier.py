@@ -44,7 +44,9 @@ def task_of(num_classes=2, readout="mean", batch_size=16, **options):
     keras.utils.set_random_seed(0)
     backbone = GCNBackbone({"kind": 3}, hidden_dim=8)
     preprocessor = GraphPreprocessor(batcher=DynamicBatcher(batch_size - 1))
-    return GraphClassifier(backbone, num_classes, preprocessor, readout, **options)
+    return GraphClassifier(
+        backbone, num_classes, preprocessor, readout=readout, **options
+    )
 
 
 def with_labels(graphs, labels):

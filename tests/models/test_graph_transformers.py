@@ -49,7 +49,13 @@ def graphs_of(count=5, seed=0, low=2, high=12):
 def make(attention="sparse", **options):
     options = {"max_distance": DISTANCE, "num_edge_types": 4, **options}
     backbone = GraphormerBackbone(
-        {"kind": 4}, H, LAYERS, K, max_degree=5, attention=attention, **options
+        {"kind": 4},
+        H,
+        LAYERS,
+        num_heads=K,
+        max_degree=5,
+        attention=attention,
+        **options,
     )
     rng = np.random.default_rng(1)
     for weight in backbone.trainable_variables:
@@ -169,9 +175,24 @@ def test_sparse_attention_equals_transformer_conv():
 def test_fused_attention_is_full_attention():
     graphs = graphs_of()
     for length in (None, 12):
-        plain = GTBackbone({"kind": 4}, H, 1, K, 2, attention="full", max_length=length)
+        plain = GTBackbone(
+            {"kind": 4},
+            H,
+            1,
+            num_heads=K,
+            laplacian=2,
+            attention="full",
+            max_length=length,
+        )
         fused = GTBackbone(
-            {"kind": 4}, H, 1, K, 2, attention="full", max_length=length, fused=True
+            {"kind": 4},
+            H,
+            1,
+            num_heads=K,
+            laplacian=2,
+            attention="full",
+            max_length=length,
+            fused=True,
         )
         fused.set_weights(plain.get_weights())
         both = states_of(plain, graphs), states_of(fused, graphs)
@@ -207,7 +228,7 @@ def test_a_task_trains_is_saved_and_loaded(kind, tmp_path):
     if kind == "graphormer":
         backbone = make("periodic", attention_dropout=0.2, max_length=16)
     else:
-        backbone = GTBackbone({"kind": 4}, H, 1, K, 3, dropout=0.1)
+        backbone = GTBackbone({"kind": 4}, H, 1, num_heads=K, laplacian=3, dropout=0.1)
     task = GraphRegressor(backbone)
     graphs = graphs_of(20)
     before = task.evaluate(graphs, return_dict=True, verbose=0)["loss"]

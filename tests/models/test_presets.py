@@ -452,7 +452,7 @@ def test_damaged_weights_are_named(tmp_path):
 
 def test_weights_that_do_not_fit_the_configuration(tmp_path):
     task = kb.models.GraphRegressor(
-        kb.models.GGNNBackbone({"x": {"features": 3}}, 8, 2, 1)
+        kb.models.GGNNBackbone({"x": {"features": 3}}, 8, 2, num_edge_types=1)
     )
     for name in ("config.json", "task.json"):
         task.save_to_preset(tmp_path / "p")

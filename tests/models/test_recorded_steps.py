@@ -148,7 +148,7 @@ def test_small_groups_are_recorded(monkeypatch, few):
             kb.preprocessing.StaticBatcher(3),
             kb.primitives.Plan(rest=kb.primitives.Grouped(4)),
         )
-        backbone = kb.models.GGNNBackbone({"kind": 4}, 8, 2, 3)
+        backbone = kb.models.GGNNBackbone({"kind": 4}, 8, 2, num_edge_types=3)
         return kb.models.GraphRegressor(backbone, preprocessor=preprocessor)
 
     plain, none = predicted(monkeypatch, make, graphs, 100)

@@ -34,7 +34,7 @@ CASES = {
     },
     "GPSBackbone, None": _with_option(kb.models.GPSBackbone, local=None, num_heads=2),
     "GGNNBackbone, edges, remat": lambda: kb.models.GGNNBackbone(
-        INPUTS, 8, 2, 1, edge_inputs=EDGES, remat=True
+        INPUTS, 8, 2, num_edge_types=1, edge_inputs=EDGES, remat=True
     ),
 }
 USES = ("GCN", "GGNN", "GINE", "SAGE", "GPS")

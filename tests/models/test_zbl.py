@@ -37,7 +37,7 @@ def backbone(kind="painn", seed=0):
     keras.utils.set_random_seed(seed)
     elements = (6, 8, 29)
     if kind == "painn":
-        return kb.models.PaiNNBackbone(elements, 8, 1, CUTOFF, num_functions=6)
+        return kb.models.PaiNNBackbone(elements, 8, 1, cutoff=CUTOFF, num_functions=6)
     return kb.models.SchNetBackbone(
         elements, 8, 1, num_gaussians=8, cutoff=CUTOFF, reduce="sum"
     )
@@ -224,7 +224,7 @@ def test_wrong_tasks_and_graphs():
         2, [], [], node={"atomic_number": [99, 0], "position": np.eye(3)[:2]}, label=1.0
     )
     task = kb.models.GraphRegressor(
-        kb.models.PaiNNBackbone(119, 8, 1, CUTOFF), readout="sum", zbl=True
+        kb.models.PaiNNBackbone(119, 8, 1, cutoff=CUTOFF), readout="sum", zbl=True
     )
     with pytest.raises(ValueError, match=r"elements from 1 to 96.*\[0, 99\]"):
         task.fit([heavy], epochs=1, verbose=0)

@@ -65,7 +65,7 @@ def test_every_plan_gives_the_same(first):
 def test_attention_gives_the_same():
     same(GATBackbone(INPUTS, 8, num_layers=1, num_heads=2), typed=False)
     options = {"max_degree": 5, "max_distance": 2, "num_edge_types": 4}
-    same(GraphormerBackbone(INPUTS, 8, 1, 2, **options))
+    same(GraphormerBackbone(INPUTS, 8, 1, num_heads=2, **options))
 
 
 def test_it_ends_with_the_block():

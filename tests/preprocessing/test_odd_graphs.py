@@ -236,9 +236,9 @@ def test_messages_are_those_of_the_oracle(plan):
 @pytest.mark.parametrize("plan", SCHEDULES, ids=str)
 @pytest.mark.parametrize("readout", ["slot", "candidate"])
 def test_schedules_compute_what_all_nodes_would(plan, readout):
-    backbone = GGNNBackbone({"type": 4}, 4, 2, TYPES)
+    backbone = GGNNBackbone({"type": 4}, 4, 2, num_edge_types=TYPES)
     task = NodeSelector(
-        backbone, GraphPreprocessor([], DynamicBatcher(19), plan), readout
+        backbone, GraphPreprocessor([], DynamicBatcher(19), plan), readout=readout
     )
     task.compile(run_eagerly=keras.backend.backend() == "torch")
     backbone.message_passing.bias.assign(

@@ -199,7 +199,7 @@ def test_made_up_batch_has_the_sizes():
 
 def test_made_up_batch_has_what_edges_and_columns_need():
     edges = {"bond": [3, 2], "w": {"features": 4}, "type": 3}
-    backbone = GGNNBackbone({"atom": [5, 2]}, 8, 1, 3, edge_inputs=edges)
+    backbone = GGNNBackbone({"atom": [5, 2]}, 8, 1, num_edge_types=3, edge_inputs=edges)
     x, *_ = synthetic_batch(NodeSelector(backbone), Plan(), Sizes(40, 90, 3, 2))
     assert x["node"]["atom"].shape == (1, 40, 2)
     assert x["edge"]["bond"].shape == (1, 90, 2)

@@ -113,7 +113,7 @@ def test_the_cost_model_replaces_the_products():
 
 
 def small_task(**options):
-    return NodeSelector(GGNNBackbone({"type": 8}, 32, 2, 3, **options))
+    return NodeSelector(GGNNBackbone({"type": 8}, 32, 2, num_edge_types=3, **options))
 
 
 def test_cost_model_of_a_step():

@@ -25,9 +25,9 @@ def graphs_of(count=12, classes=2):
 
 def backbone_of(name):
     return {
-        "ggnn": lambda: models.GGNNBackbone({"kind": 6}, 8, 2, 1),
+        "ggnn": lambda: models.GGNNBackbone({"kind": 6}, 8, 2, num_edge_types=1),
         "gat": lambda: models.GATBackbone({"kind": 6}, 8, 2),
-        "graphormer": lambda: models.GraphormerBackbone({"kind": 6}, 8, 1, 2),
+        "graphormer": lambda: models.GraphormerBackbone({"kind": 6}, 8, 1, num_heads=2),
     }[name]()
 
 

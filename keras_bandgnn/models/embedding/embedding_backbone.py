@@ -51,7 +51,7 @@ class EmbeddingBackbone(Backbone):
     is_local = True
 
     def __init__(
-        self, inputs: Mapping, hidden_dim: int = 64, dropout: float = 0.0, **kwargs
+        self, inputs: Mapping, hidden_dim: int = 64, *, dropout: float = 0.0, **kwargs
     ):
         super().__init__(**kwargs)
         # === Config ===

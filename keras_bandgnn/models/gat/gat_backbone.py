@@ -84,6 +84,7 @@ class GATBackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_heads: int = 8,
         num_layers: int = 2,
+        *,
         num_edge_types: int = 1,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,

@@ -80,6 +80,7 @@ class GCNBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 2,
+        *,
         num_edge_types: int = 1,
         dropout: float = 0.0,
         last_kernel: bool = True,

@@ -126,6 +126,7 @@ class GGNNBackbone(Backbone):
         inputs: Mapping,
         hidden_dim: int = 128,
         num_steps: int = 8,
+        *,
         num_edge_types: int = 22,
         dropout: float = 0.0,
         message_dropout: float = 0.0,

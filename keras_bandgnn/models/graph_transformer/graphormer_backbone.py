@@ -65,6 +65,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         num_heads: int = 8,
         max_degree: int = 64,
         **options,
@@ -72,7 +73,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         self.own_inputs = dict(mapping("inputs", inputs))
         degrees = positive_int("max_degree", max_degree)
         inputs = {**inputs, "in_degree": degrees + 1, "out_degree": degrees + 1}
-        super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)
+        super().__init__(inputs, hidden_dim, num_layers, num_heads=num_heads, **options)
         self.max_degree = degrees
 
     def graph_layers(self) -> list:

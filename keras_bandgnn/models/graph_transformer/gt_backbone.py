@@ -66,6 +66,7 @@ class GTBackbone(GraphTransformerBackbone):
         inputs: Mapping,
         hidden_dim: int = 128,
         num_layers: int = 4,
+        *,
         num_heads: int = 8,
         laplacian: int = 8,
         **options,
@@ -78,7 +79,7 @@ class GTBackbone(GraphTransformerBackbone):
         typed = options.get("num_edge_types", 1) > 1
         typed = typed or "type" in (options.get("edge_inputs") or {})
         options = {"use_bias": typed, **options}
-        super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)
+        super().__init__(inputs, hidden_dim, num_layers, num_heads=num_heads, **options)
         self.laplacian = vectors
 
     def build(self, input_shape=None):

@@ -60,10 +60,13 @@ class GatedGCNBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         **kwargs,
     ):
-        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        super().__init__(
+            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
+        )
         self.make_layers()
 
     def message_layer(self, number: int):

@@ -59,12 +59,15 @@ class GATv2Backbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         num_heads: int = 4,
         attention_dropout: float = 0.0,
         **kwargs,
     ):
-        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        super().__init__(
+            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
+        )
         # === Config ===
         if self.hidden_dim % positive_int("num_heads", num_heads):
             raise ValueError(

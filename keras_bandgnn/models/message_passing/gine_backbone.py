@@ -59,11 +59,14 @@ class GINEBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         train_epsilon: bool = True,
         **kwargs,
     ):
-        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        super().__init__(
+            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
+        )
         # === Config ===
         self.train_epsilon = boolean("train_epsilon", train_epsilon)
         self.make_layers()

@@ -136,6 +136,7 @@ class GPSBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         local: str | None = "gine",
         num_heads: int = 4,
@@ -160,7 +161,7 @@ class GPSBackbone(MessagePassingBackbone):
             inputs,
             hidden_dim,
             num_layers,
-            edge_inputs,
+            edge_inputs=edge_inputs,
             **_FIXED,
             **kwargs,
         )

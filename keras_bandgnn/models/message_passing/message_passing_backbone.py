@@ -96,6 +96,7 @@ class MessagePassingBackbone(Backbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         num_edge_types: int | None = None,
         norm: str | None = "batch",

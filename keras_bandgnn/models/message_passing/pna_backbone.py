@@ -80,6 +80,7 @@ class PNABackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         aggregators: Sequence[str] = ("mean", "min", "max", "std"),
         scalers: Sequence[str] = SCALERS,
@@ -87,7 +88,9 @@ class PNABackbone(MessagePassingBackbone):
         delta: float | None = None,
         **kwargs,
     ):
-        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        super().__init__(
+            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
+        )
         # === Config ===
         self.aggregators = sequence("aggregators", aggregators)
         self.scalers = sequence("scalers", scalers)

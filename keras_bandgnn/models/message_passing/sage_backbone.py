@@ -59,12 +59,15 @@ class SAGEBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
+        *,
         edge_inputs: Mapping | None = None,
         reduce: str = "mean",
         normalize: bool = False,
         **kwargs,
     ):
-        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        super().__init__(
+            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
+        )
         # === Config ===
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.normalize = boolean("normalize", normalize)

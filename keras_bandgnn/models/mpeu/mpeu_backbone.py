@@ -61,6 +61,7 @@ class MPEUBackbone(AtomisticBackbone):
         elements: int | Iterable[int],
         hidden_dim: int = 64,
         num_steps: int = 3,
+        *,
         num_gaussians: int = 150,
         reduce: str = "mean",
         **kwargs,

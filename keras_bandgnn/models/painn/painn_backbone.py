@@ -79,6 +79,7 @@ class PaiNNBackbone(AtomisticBackbone):
         elements: int | Iterable[int],
         hidden_dim: int = 256,
         num_steps: int = 3,
+        *,
         cutoff: float = 6.0,
         num_functions: int = 20,
         basis: str = "gaussian",

@@ -84,6 +84,7 @@ class SchNetBackbone(AtomisticBackbone):
         elements: int | Iterable[int],
         hidden_dim: int = 64,
         num_steps: int = 3,
+        *,
         num_gaussians: int = 150,
         cutoff: float | None = None,
         reduce: str = "mean",

@@ -109,6 +109,7 @@ class BugLocalizer(MaskedTask):
         self,
         backbone,
         preprocessor=None,
+        *,
         first_type: int | None = None,
         hidden: int | None = None,
         min_confidence: float = 0.9,

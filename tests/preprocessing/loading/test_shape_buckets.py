@@ -28,7 +28,7 @@ def ring(n, **options):
 
 def make(preprocessor=None):
     return models.GraphClassifier(
-        models.GGNNBackbone({"kind": 3}, 4, 1, 1), 2, preprocessor
+        models.GGNNBackbone({"kind": 3}, 4, 1, num_edge_types=1), 2, preprocessor
     )
 
 
@@ -129,7 +129,7 @@ def test_schedules_are_cut_alike(order):
     if order == "blocks":
         plan = Plan(Banded(16), schedule=ReceptiveField(2, merge=False, order="blocks"))
     graphs = [ring(n, candidates=[0, 1]) for n in (5, 30, 60, 7, 9)]
-    backbone = models.GGNNBackbone({"kind": 3}, 4, 2, 1)
+    backbone = models.GGNNBackbone({"kind": 3}, 4, 2, num_edge_types=1)
     task = models.NodeSelector(
         backbone, GraphPreprocessor(batcher=DynamicBatcher(4), plan=plan)
     )

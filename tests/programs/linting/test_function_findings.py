@@ -67,7 +67,13 @@ def transformer():
     encoder = kb.preprocessing.FunctionEncoder(num_subtoken_buckets=64)
     types = encoder.num_edge_types
     backbone = kb.models.GTBackbone(
-        encoder.inputs(), 8, 1, 2, 0, num_edge_types=types + 1, target_type=types - 2
+        encoder.inputs(),
+        8,
+        1,
+        num_heads=2,
+        laplacian=0,
+        num_edge_types=types + 1,
+        target_type=types - 2,
     )
     layers = [encoder, *backbone.graph_layers()]
     return kb.models.BugLocalizer(backbone, kb.preprocessing.GraphPreprocessor(layers))
