@@ -5,6 +5,7 @@ import inspect
 
 import keras
 import numpy as np
+from docstrings import sample
 
 import keras_bandgnn as kb
 from keras_bandgnn.models import MessagePassingBackbone
@@ -31,6 +32,14 @@ def registered_primitives() -> dict[str, type]:
         name: cls
         for name, cls in primitive_classes().items()
         if cls.__module__.startswith("keras_bandgnn.")
+    }
+
+
+def plans_of_primitives(plans: dict[str, list]) -> dict[str, list]:
+    """Plans by the name of a primitive; where none are listed, that of its example."""
+    return {
+        name: plans.get(name) or [kb.plans.Plan(sample(cls))]
+        for name, cls in registered_primitives().items()
     }
 
 

@@ -1,13 +1,15 @@
 """Layers and models with nodes on four devices of a CPU, and on one.
 
 `python sequence_cases.py` prints a line of JSON per case: its class, and the largest
-differences of outputs and gradients. A class that says `splits_sequences = True` needs
-a case here.
+differences of outputs and gradients. A class that says `splits_sequences = True` and
+has no case here is made, and called, as in the example of its docstring.
 """
 
+import inspect
 import json
 import os
 import sys
+from pathlib import Path
 
 os.environ["XLA_FLAGS"] = " ".join(
     (
@@ -19,6 +21,10 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+from docstrings import calls_of, sample
+from registered import registered, small_backbone
 
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
@@ -186,6 +192,20 @@ def task(cls, *arguments, **options):
     return lambda: model(lambda: cls(Encoded(), *arguments, **options))
 
 
+def example(cls):
+    """A case of a layer or backbone by the example in its docstring."""
+    if issubclass(cls, kb.models.Backbone):
+        return model(lambda: small_backbone(cls, inputs=INPUTS)[0])
+    layer, count = sample(cls), len(calls_of(cls)[1][0])
+    parameters = [*inspect.signature(cls.call).parameters][1 : count + 1]
+
+    def run(x, states):
+        values = {"batch": x}
+        return layer(*(values.get(name, states) for name in parameters))
+
+    return [layer], run
+
+
 BANDS = Plan(Banded(4), rest=Segment())
 # Class, and how it is used -> the case, and the level of what it gives.
 CASES = {
@@ -276,6 +296,14 @@ CASES = {
         "node",
     ),
 }
+
+
+# Of the level of nodes, as most are.
+for NAME, CLASS in registered(keras.layers.Layer).items():
+    device = not issubclass(CLASS, kb.preprocessing.GraphLayer | kb.models.Task)
+    if device and getattr(CLASS, "splits_sequences", False):
+        if not any(case.split()[0] == NAME for case in CASES):
+            CASES[NAME] = (lambda cls=CLASS: example(cls), "node")
 
 
 def compare(name):
