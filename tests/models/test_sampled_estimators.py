@@ -121,6 +121,7 @@ def layered_graph(by_type=False, seed=0):
             "atomic_number": rng.integers(1, 9, n),
             "position": position,
             "cluster": np.array(cluster),
+            "kind": np.array(cluster) % 2,
             "hub": (degree > np.quantile(degree, 0.7)).astype(int),
             "leaf": (degree <= np.quantile(degree, 0.4)).astype(int),
         },
