@@ -87,11 +87,6 @@ def forget_compiled(model: keras.Model) -> None:
     model.loss = model._compile_loss = model._compile_metrics = None
 
 
-def compiled_loss(model: keras.Model):
-    """Return the compiled loss, a function of labels, outputs and weights."""
-    return model._compile_loss
-
-
 def has_compiled_metrics(model: keras.Model) -> bool:
     """Return whether the model was compiled with metrics."""
     return model._compile_metrics is not None
@@ -100,6 +95,12 @@ def has_compiled_metrics(model: keras.Model) -> bool:
 def loss_tracker(model: keras.Model):
     """Return the metric "loss", which the steps of all backends update."""
     return model._loss_tracker
+
+
+def copy_direction(metric, wrapper) -> None:
+    """Let callbacks know of a wrapped metric whether more is better."""
+    if hasattr(metric, "_direction"):
+        wrapper._direction = metric._direction
 
 
 def added_loss(model: keras.Model, value):

@@ -13,9 +13,7 @@ from keras_bandgnn.models.error_table import (
     labelled_outputs,
     log_softmax,
 )
-from keras_bandgnn.models.labels import (
-    ClassLabels,
-    TargetLabels,
+from keras_bandgnn.models.label_checks import (
     check_classes,
     check_targets,
     distinct_names,
@@ -23,6 +21,7 @@ from keras_bandgnn.models.labels import (
     require_label_level,
     require_labels,
 )
+from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.training.roc_auc import ROCAUC

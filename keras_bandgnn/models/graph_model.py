@@ -26,14 +26,10 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
     resolve_data,
 )
-from keras_bandgnn.models.labels import Labels, NumberLabels, require_weights
-from keras_bandgnn.models.objective import (
-    LossTracker,
-    TargetLosses,
-    entry_losses,
-    entry_metrics,
-    one_loss,
-)
+from keras_bandgnn.models.label_checks import require_weights
+from keras_bandgnn.models.labels import Labels, NumberLabels
+from keras_bandgnn.models.losses import EntryLoss, LossTracker
+from keras_bandgnn.models.metrics import entry_metrics
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -385,7 +381,10 @@ class GraphModel(Replicated):
             optimizer = self.default_optimizer()
         optimizer = keras.optimizers.get(optimizer)
         own = loss is None or _is_auto(loss)
-        loss = self.default_loss() if own else one_loss(loss, self.labels)
+        loss = self.default_loss() if own else loss
+        if isinstance(loss, EntryLoss):
+            # That of a task: `compile(loss=task.loss)`.
+            loss = loss.identifier
         if _is_auto(weighted_metrics):
             weighted_metrics = None if metrics is not None else self.default_metrics()
         options = {
@@ -408,11 +407,9 @@ class GraphModel(Replicated):
         if self.labels is not None:
             parts, weights = self.loss_parts, {}
             if loss is not None:
-                loss, loss_weights = entry_losses(loss, loss_weights, self.labels)
-            if isinstance(loss, TargetLosses):
-                parts += len(loss.losses) - 1
-                names = self.labels.names or ()
-                weights = dict(zip(names, loss.factors, strict=False))
+                loss, loss_weights = EntryLoss(loss, loss_weights, self.labels), None
+                parts += len(loss.parts) - 1
+                weights = loss.target_weights
             # Keras passes weights only to these. This order gives the same names as
             # Keras would.
             weighted_metrics = [
@@ -428,13 +425,11 @@ class GraphModel(Replicated):
             optimizer, loss, loss_weights, metrics, weighted_metrics, **options
         )
         if self.labels is not None:
-            module = type(self).compute_loss.__module__
-            own = module.partition(".")[0] == __name__.partition(".")[0]
             # Keras 3.15 creates its tracker in `compile`; the steps of all backends
             # call its `update_state`.
             group = self.distribution
             factor = group.size if group.sums_losses else 1
-            tracker = LossTracker(parts, not own, factor, weights)
+            tracker = LossTracker(parts, factor, weights)
             setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):
@@ -464,10 +459,7 @@ class GraphModel(Replicated):
         y, y_pred = self.loss_scale(y, y_pred)
         known = self.entries(x, y, y_pred, _draw_factors(x))[2]
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
-        if isinstance(self.loss, TargetLosses):
-            return self.loss.terms(y, y_pred, weight, known)
-        mean = compat.compiled_loss(self)(y, y_pred, weight)
-        return [self.loss.term(mean, weight, known)]
+        return self.loss.terms(y, y_pred, weight, known)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True

@@ -12,7 +12,8 @@ from keras_bandgnn.models.error_table import (
     labelled_outputs,
     log_softmax,
 )
-from keras_bandgnn.models.labels import ClassLabels, require_labels
+from keras_bandgnn.models.label_checks import require_labels
+from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader

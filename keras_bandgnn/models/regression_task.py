@@ -9,11 +9,8 @@ from keras import ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.models.error_table import as_table, labelled_outputs
-from keras_bandgnn.models.labels import (
-    NumberLabels,
-    distinct_names,
-    require_labels,
-)
+from keras_bandgnn.models.label_checks import distinct_names, require_labels
+from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 

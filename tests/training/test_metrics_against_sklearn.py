@@ -6,8 +6,13 @@ import pytest
 from keras import ops
 
 import keras_bandgnn as kb
-from keras_bandgnn.models.labels import ClassLabels, NumberLabels, TargetLabels
-from keras_bandgnn.models.objective import entry_metrics
+from keras_bandgnn.models.labels import (
+    ClassLabels,
+    NumberLabels,
+    TargetLabels,
+    keras_name,
+)
+from keras_bandgnn.models.metrics import entry_metrics
 
 sk = pytest.importorskip("sklearn.metrics")
 
@@ -29,6 +34,7 @@ OPTIONS = {
     "SensitivityAtSpecificity": {"specificity": 0.6, **FINE},
     "SpecificityAtSensitivity": {"sensitivity": 0.6, **FINE},
     "SparseTopKCategoricalAccuracy": {"k": 2},
+    "TopKCategoricalAccuracy": {"k": 2},
 }
 # Binned or interpolated between thresholds.
 ROUGH = {"AUC": 5e-3, "ROCAUC": 2e-3, **dict.fromkeys(OPTIONS, 2e-2)}
@@ -84,6 +90,14 @@ def of_targets(name, y, logit, w, target):
 def of_classes(name, y, logits, w, target):
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     best, labels = shares.argmax(axis=1), np.arange(logits.shape[1])
+    one_hot = np.eye(logits.shape[1])[y.astype(int)]
+    # Of Keras' metrics with a row per class, which get labels one-hot.
+    if name == "CategoricalHinge":
+        right = (one_hot * shares).sum(axis=1)
+        wrong = ((1 - one_hot) * shares).max(axis=1)
+        return np.average(np.maximum(1 + wrong - right, 0), weights=w)
+    if "Categorical" in name:
+        name = "Sparse" + name.removeprefix("Sparse")
     several = {
         "SparseCategoricalAccuracy": lambda: sk.accuracy_score(
             y, best, sample_weight=w
@@ -166,7 +180,8 @@ def accepted():
                 options |= {"threshold": 0.5, "average": "micro"}
             try:
                 metric = cls(**options)
-                fits = labels.feed(metric, cls) is not None
+                known = keras_name(metric)
+                fits = known is not None and labels.adapter(metric, known) is not None
             except TypeError:
                 continue  # A base class.
             if fits:

@@ -8,7 +8,8 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, optional, positive_int
 from keras_bandgnn.layers.batch_layer import target_edges
 from keras_bandgnn.layers.edge_readout import EdgeReadout
-from keras_bandgnn.models.labels import Labels, require_label_level
+from keras_bandgnn.models.label_checks import require_label_level
+from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -25,7 +26,6 @@ class ChoiceLabels(Labels):
     loss_line = '"auto"'
     metric_line = '"auto"'
     metric_names = {"acc": "choice_accuracy", "accuracy": "choice_accuracy"}
-    losses = {ChoiceCrossentropy: {}}
 
     def entries(self, y, y_pred, weight):
         """See `Labels`; other edges than the right ones have no weight."""
@@ -34,10 +34,10 @@ class ChoiceLabels(Labels):
         weight = ops.where(y[:, 0] == 1, weight, 0.0)
         return y, ops.reshape(y_pred, (-1, 2)), weight
 
-    def feed(self, metric, cls):
-        """See `Labels`."""
-        del metric
-        return (lambda y, p: (y, p)) if cls is ChoiceAccuracy else None
+    def adapter(self, item, name):
+        """See `Labels`; nothing of Keras fits."""
+        del item
+        return (lambda y, p: (y, p)) if name is None else None
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -1,0 +1,171 @@
+"""Checks of the labels of a task, with the line to write instead."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from keras_bandgnn.checks import strings
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import weight_column
+from keras_bandgnn.models.labels import NumberLabels
+
+
+def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
+    """Raise a ValueError if labels belong to something else.
+
+    Args:
+        part: Graphs with labels.
+        level: "node", "edge" or "graph".
+        task: Name of the task in the message.
+    """
+    received = None
+    if part.candidates is not None:
+        received = "graphs with candidates, whose label is the position of one of them"
+    elif part.label_level != level:
+        received = f"labels of {part.label_level}s (label_level={part.label_level!r})"
+    if received:
+        raise ValueError(
+            f"Expected labels of {level}s for {task}. Received: {received}. "
+            f"Set Graph(..., label=..., label_level={level!r})."
+        )
+
+
+def check_classes(part: FlatGraphs, num_classes: int) -> int:
+    """Raise a ValueError if a label is no class; returns how many are there.
+
+    Args:
+        part: Graphs with labels. -1 and NaN are missing.
+        num_classes: C.
+    """
+    if part.label.ndim > 2 or part.label.shape[1:] not in ((), (1,)):
+        one_hot = np.isin(part.label, (0, 1)).all() and (part.label.sum(-1) == 1).all()
+        advice = f"For several targets per {part.label_level} set multi_label=True."
+        if one_hot:
+            advice = f"Write np.argmax(label, axis=-1) for one-hot labels. {advice}"
+        raise ValueError(
+            "Expected one class per label. "
+            f"Received: labels of shape {part.label.shape[1:]}. {advice}"
+        )
+    label = np.asarray(part.label, np.float64).reshape(-1)
+    known = label[~(np.isnan(label) | (label == -1))]
+    wrong = known[(known < 0) | (known >= num_classes) | (known != np.floor(known))]
+    if wrong.size:
+        advice = "Count classes from 0, or raise num_classes."
+        if wrong[0] != np.floor(wrong[0]):
+            advice = "Classes are whole numbers; a regressor predicts others."
+        raise ValueError(
+            f"Expected classes in [0, {num_classes}), as num_classes={num_classes}, or "
+            f"-1 where the class is not known. Received: {wrong[0]:g}. {advice}"
+        )
+    return known.size
+
+
+def refuse_signs(label: np.ndarray, num_classes: int) -> None:
+    """Raise a ValueError for labels of two classes that are -1 and 1, and nothing else.
+
+    They are one class and unknown labels here, from which nothing could be learnt.
+
+    Args:
+        label: Labels to train on.
+        num_classes: C.
+    """
+    label = np.asarray(label, np.float64)
+    values = np.unique(label[~np.isnan(label)]).tolist()
+    if num_classes == 2 and values == [-1.0, 1.0]:
+        raise ValueError(
+            "Expected the classes 0 and 1. Received: labels of -1 and 1 alone, where "
+            "-1 stands for an unknown class. Write (label + 1) // 2."
+        )
+
+
+def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
+    """Raise a ValueError if a label is not 0 or 1; returns how many are there.
+
+    Args:
+        part: Graphs with labels. NaN is missing.
+        num_targets: Targets per graph, node or edge.
+        task: Name of the task in the message.
+    """
+    label = part.label
+    width = 1 if label.ndim == 1 else label.shape[-1]
+    if label.ndim > 2 or width != num_targets:
+        raise ValueError(
+            f"Expected labels with {num_targets} targets per {part.label_level}, as "
+            f"num_classes={num_targets}. Received: shape {label.shape[1:]}. "
+            f"Set {task}(..., num_classes=...)."
+        )
+    known = label[~np.isnan(label)]
+    wrong = known[(known != 0) & (known != 1)]
+    if wrong.size:
+        raise ValueError(
+            "Expected targets that are 0 or 1, or NaN where not known. "
+            f"Received: {wrong[0]:g}. Write NaN for unknown targets; for classes leave "
+            "multi_label=False."
+        )
+    return known.size
+
+
+def distinct_names(
+    argument: str, names: Iterable[str] | None, count: int, counted: str
+) -> tuple[str, ...] | None:
+    """Return the names of classes or targets, or None where they have none.
+
+    Args:
+        argument: The argument that has the names.
+        names: The names, distinct and as many as there are classes or targets.
+        count: How many there are.
+        counted: The argument that says so.
+    """
+    if names is None:
+        return None
+    names = tuple(strings(argument, names))
+    if len(names) != count or len(set(names)) != count:
+        raise ValueError(
+            f"Expected `{argument}` to be {count} distinct names, as "
+            f"{counted}={count}. Received: {argument}={list(names)!r}."
+        )
+    return names
+
+
+def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
+    """Raise a ValueError if nothing has a label.
+
+    Args:
+        count: The number of labels.
+        what: What has them, such as "graph".
+        unknown: Labels that are not known.
+    """
+    if not count:
+        raise ValueError(
+            f"Expected at least one {what} with a label. Received: none. Labels of "
+            f"{unknown} are ignored, as are nodes and edges outside the mask."
+        )
+
+
+def require_weights(task, parts: Iterable[FlatGraphs]) -> None:
+    """Raise a ValueError if all labels have a `sample_weight` of 0.
+
+    Losses and metrics would be 0 whatever the predictions.
+
+    Args:
+        task: The task, whose `known_slopes` count as labels.
+        parts: Graphs with labels.
+    """
+    numbers, number = isinstance(task.labels, NumberLabels), 0
+    for part in parts:
+        weight = part.columns().get(weight_column(part.label_level))
+        if weight is None:
+            return
+        label = np.asarray(part.label, np.float64).reshape(len(part.label), -1)
+        known = ~np.isnan(label) if numbers else label >= 0
+        known = known.any(axis=1)
+        if task.known_slopes(part):
+            known[:] = True
+        if (np.asarray(weight)[known] > 0).any():
+            return
+        number += int(known.sum())
+    raise ValueError(
+        "Expected at least one label whose sample_weight is above 0. Received: "
+        f"{number} labels, all of weight 0. Losses and metrics would be 0 whatever the "
+        "predictions. Pass other weights, or none."
+    )
