@@ -157,7 +157,8 @@ class DirectBatches(PyDatasetAdapter):
     """Batches of a `PyDataset` as `fit` and `evaluate` on TensorFlow and torch pass on.
 
     By itself Keras sends them through a `tf.data.Dataset` or torch's `DataLoader`,
-    which takes longer than many a step.
+    which takes longer than many a step. A task with an `evaluate` of its own, to which
+    `fit` passes them, reads the data set's length, items and attributes here.
 
     Args:
         data: The `PyDataset`, which has one worker.
@@ -166,7 +167,19 @@ class DirectBatches(PyDatasetAdapter):
 
     def __init__(self, data: keras.utils.PyDataset, convert: Callable | None):
         super().__init__(data)
+        self._data = data
         self._convert = convert
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, index):
+        return self._data[index]
+
+    def __getattr__(self, name):
+        if name == "_data":
+            raise AttributeError(name)
+        return getattr(self._data, name)
 
     @staticmethod
     def serve(model: keras.Model) -> bool:

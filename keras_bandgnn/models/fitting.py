@@ -224,13 +224,12 @@ def shown_by(options: dict, callbacks) -> tuple:
     return verbose, listed
 
 
-def as_fit_data(data, task, direct: bool = True):
+def as_fit_data(data, task):
     """Return the data that `fit` and `evaluate` of this backend take, from a loader.
 
     Args:
         data: A loader, or what Keras takes.
         task: The model.
-        direct: Whether steps may get batches without Keras' own data sets.
     """
     from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 
@@ -250,8 +249,11 @@ def as_fit_data(data, task, direct: bool = True):
 
         # Its signature leaves open which sizes vary, so a step is traced once.
         return to_tf_data(data)
-    direct = direct and keras.backend.backend() != "jax"
-    if direct and isinstance(data, GraphLoader) and compat.DirectBatches.serve(task):
+    if (
+        isinstance(data, GraphLoader)
+        and keras.backend.backend() != "jax"
+        and compat.DirectBatches.serve(task)
+    ):
         return compat.DirectBatches(data, backend.batch_data)
     return data
 

@@ -586,9 +586,7 @@ class GraphModel(Replicated):
             if kwargs.get("verbose", "auto"):
                 self._say_batches(x, given)
         validation_data = self._validation_data(validation_data, sampler)
-        # Other classes' `evaluate`, which Keras calls, reads the loader.
-        own = type(self).evaluate.__module__.startswith("keras_bandgnn.")
-        kwargs["validation_data"] = as_fit_data(validation_data, self, direct=own)
+        kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
         return super().fit(as_fit_data(x, self), y, *args, **kwargs)

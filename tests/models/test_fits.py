@@ -220,7 +220,7 @@ def test_another_evaluate_gets_the_loader():
 
     class Mine(kb.models.NodeClassifier):
         def evaluate(self, x=None, *args, **kwargs):
-            seen.append(len(x))
+            seen.append((len(x), x.num_edge_types, len(x[0])))
             return super().evaluate(x, *args, **kwargs)
 
     task = Mine(
@@ -228,4 +228,4 @@ def test_another_evaluate_gets_the_loader():
     )
     graphs = plain_graphs()
     history = task.fit(graphs, epochs=2, verbose=0, validation_data=graphs).history
-    assert seen == [1, 1] and len(history["val_loss"]) == 2
+    assert seen == [(1, 2, 3)] * 2 and len(history["val_loss"]) == 2
