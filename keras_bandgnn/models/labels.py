@@ -21,9 +21,10 @@ _HINGE = re.compile("^(Squared)?Hinge$")
 _PER_CLASS = re.compile("^(TopK)?Categorical|^F1Score$|^FBetaScore$")
 # Classes by number, with such a row.
 _BY_NUMBER = re.compile("^Sparse|^SelectionCrossentropy$")
+# Classes, or several rows or columns at once: nothing that single numbers have.
 _OF_CLASSES = re.compile(
-    "Accuracy|Categorical|Correlation|Crossentropy|Divergence|F1|FBeta|Hinge|IoU|"
-    "Similarity|" + _YES_OR_NO.pattern
+    "Accuracy|Categorical|Circle|Correlation|Crossentropy|CTC|Dice|Divergence|F1|FBeta|"
+    "Hinge|IoU|Similarity|Tversky|" + _YES_OR_NO.pattern
 )
 # Bases of custom classes.
 _GENERIC = (

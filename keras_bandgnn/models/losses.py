@@ -246,14 +246,21 @@ def function_name(function: Callable) -> str:
     return "".join(c for c in name if c.isidentifier() or c.isdigit()) or "function"
 
 
-def class_of_function(function) -> type | None:
-    """Return the class of a loss function of Keras; None for any other function."""
+def is_of_keras(function) -> bool:
+    """Return whether a function is a loss or metric of Keras."""
     name = getattr(function, "__name__", "")
-    if vars(keras.losses).get(name) is not function:
-        return None
-    classes = {key.lower(): value for key, value in vars(keras.losses).items()}
-    found = classes.get(name.replace("_", ""))
-    return found if isinstance(found, type) else None
+    return any(
+        vars(module).get(name) is function for module in (keras.losses, keras.metrics)
+    )
+
+
+def _class_of_function(function) -> type | None:
+    """Return the class of a loss function of Keras; None for any other function."""
+    name = function_name(function).replace("_", "")
+    for cls in vars(keras.losses).values() if is_of_keras(function) else ():
+        if isinstance(cls, type) and cls.__name__.lower() == name:
+            return cls
+    return None
 
 
 def resolve_loss(identifier, labels: Labels) -> tuple[keras.losses.Loss, Callable]:
@@ -277,7 +284,7 @@ def resolve_loss(identifier, labels: Labels) -> tuple[keras.losses.Loss, Callabl
     cls = type(loss) if by_name else None
     if not isinstance(loss, keras.losses.Loss):
         # A function of Keras is what its name is.
-        cls = class_of_function(loss)
+        cls = _class_of_function(loss)
         loss = FunctionLoss(loss) if cls is None else loss
     if cls is not None:
         logits = "from_logits" in inspect.signature(cls).parameters

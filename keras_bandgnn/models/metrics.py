@@ -9,8 +9,8 @@ from keras import ops
 from keras_bandgnn import compat
 from keras_bandgnn.models.labels import Labels, keras_name
 from keras_bandgnn.models.losses import (
-    class_of_function,
     function_name,
+    is_of_keras,
     of_target,
     per_entry,
     refuse_class,
@@ -204,7 +204,7 @@ def _resolved(identifier, labels: Labels) -> keras.metrics.Metric:
             f"Received: {identifier!r}."
         )
     name = function_name(identifier)
-    if class_of_function(identifier) is not None:
+    if is_of_keras(identifier):
         return _by_name(name, labels)
     return FunctionMetric(identifier, name)
 

@@ -240,6 +240,27 @@ def test_areas_of_a_task_are_the_mean_over_its_targets():
     entry_metrics([kb.training.ROCAUC.from_config(old)], labels, False)
 
 
+def of_compile(identifier, labels):
+    """The inner metric of a metric, or why it is refused."""
+    try:
+        (metric,) = entry_metrics([identifier], labels, False)
+    except ValueError as error:
+        return str(error).partition("Received")[0]
+    return type(metric.metric), metric.adapter.__name__
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_of_keras_are_what_their_names_are(kind):
+    functions = {**vars(keras.losses), **vars(keras.metrics)}
+    for name, function in functions.items():
+        module = getattr(function, "__module__", "")
+        if name in ("get", "serialize", "deserialize") or isinstance(function, type):
+            continue
+        if callable(function) and module.startswith("keras."):
+            by_name = of_compile(name, KINDS[kind])
+            assert of_compile(function, KINDS[kind]) == by_name, name
+
+
 def test_areas_of_links():
     rng = np.random.default_rng(0)
     # Rounded, so that scores tie.
