@@ -44,7 +44,7 @@ GROUPS = {
     "preprocessing": {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
         "Batchers": ".*Batcher",
-        "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
+        "Preprocessor and loaders": "GraphPreprocessor|(Graph|Sequence)?Loader",
         "Links": "LinkLoader|NegativeSampler",
         "Large graphs": ".*Sampler|SampleLoader",
         "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
@@ -85,7 +85,7 @@ CONSTANTS = {
 }
 # What public functions return, and bases of public classes.
 RESULTS = (
-    "preprocessing.loading.epochs.LoaderStats",
+    "preprocessing.loading.batch_builder.LoaderStats",
     "preprocessing.attention.conditions.AttentionConditions",
     "preprocessing.ordering.cluster_compile.ClusterOrder",
     "preprocessing.forecast.choose_batcher.BatcherChoice",

@@ -339,7 +339,7 @@ def test_budgets_of_sequences_are_bounded(monkeypatch):
     made = SequenceLoader(line, 20, "clusters", plan=AttentionPlan(4))
     for threshold in range(8):
         made.set_threshold(float(threshold))
-    assert len(made._batchers) == 3
+    assert len(made.composer._batchers) == 3
 
 
 def test_data_sets_of_a_search_are_bounded():

@@ -97,6 +97,7 @@ def test_only_the_table_of_plugins_leads_to_programs():
     modules = [n for n in FILES if n and not n.startswith("programs")]
     script = (
         "import importlib, sys\n"
+        "sys.argv[0] = 'bandgnn'\n"  # which registers nothing
         "from keras_bandgnn import plugins\n"
         "plugins.PLUGINS.clear()\n"
         "plugins.REGISTERED = ()\n"

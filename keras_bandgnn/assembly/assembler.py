@@ -128,13 +128,53 @@ def packed_ends(parts: Sequence) -> list[np.ndarray] | None:
 
 
 class Supergraph(NamedTuple):
-    """The graphs of a supergraph and the sizes that it is padded to."""
+    """The graphs of a supergraph and the sizes that it is padded to.
+
+    Attributes:
+        members: Ids of the graphs, or of the items from which a subgraph is drawn.
+        budget: Capacities by name.
+        key: Numbers that random draws depend on: seed, epoch and step.
+    """
 
     members: np.ndarray
     budget: dict[str, int]
+    key: tuple[int, ...] = ()
 
 
-class Assembler:
+class BatchAssembler:
+    """Makes the arrays of batches; base class."""
+
+    # The capacities of batches whose graphs share states; None if they do not.
+    shared_budget = None
+
+    def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
+        """Build batches.
+
+        Args:
+            supergraphs: The supergraphs of the batches, one after the other; those of
+                a batch have the same budget.
+            replicas: G, supergraphs per batch.
+
+        Returns:
+            For each batch (x, y, sample_weight), or (x,) without labels, and for
+            "node", "edge" and "graph" how many rows are real and how many there are.
+        """
+        raise NotImplementedError
+
+    def build_within(
+        self, supergraphs: Sequence[Supergraph], replicas: int
+    ) -> list[tuple]:
+        """Build batches whose shapes are those of the budgets, if they fit."""
+        return self.build(supergraphs, replicas)
+
+    def share_states(self, supergraphs: Sequence[Supergraph], exact: bool) -> None:
+        """Let graphs share states, where that is possible; see `ScheduleAssembler`."""
+
+    def keep_states_apart(self) -> None:
+        """Undo `share_states`."""
+
+
+class Assembler(BatchAssembler):
     """Lays graphs side by side and pads them, with no work per graph in Python.
 
     Args:
@@ -178,17 +218,10 @@ class Assembler:
         return [PairIndex(part, self.num_types) for part in self.parts]
 
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
-        """Build batches.
+        """Build batches; see `BatchAssembler.build`.
 
-        Args:
-            supergraphs: The supergraphs of the batches, one after the other; those of
-                a batch have the same budget: "node" N, "edge" E, "graph" B,
-                "candidate" C, and what the plan needs.
-            replicas: G, supergraphs per batch.
-
-        Returns:
-            For each batch (x, y, sample_weight), or (x,) without labels, and for
-            "node", "edge" and "graph" how many rows are real and how many there are.
+        Budgets have "node" N, "edge" E, "graph" B, "candidate" C, and what the plan
+        needs.
         """
         members = [np.asarray(s.members, np.int64) for s in supergraphs]
         if len(self.parts) > 1:

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Assembler, Supergraph, resource_sizes
+from keras_bandgnn.assembly.assembler import (
+    Assembler,
+    BatchAssembler,
+    Supergraph,
+    resource_sizes,
+)
 from keras_bandgnn.assembly.padded_rows import stack
 from keras_bandgnn.assembly.schedule_tables import pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
@@ -17,7 +22,7 @@ from keras_bandgnn.primitives.plan import Plan
 _MOST_ENTRIES = 1 << 22
 
 
-class BlockAssembler:
+class BlockAssembler(BatchAssembler):
     """Batches as without a schedule, and what each step has to update.
 
     A node is active in step t of T if a read node is at most T - 1 - t edges away, a
@@ -97,7 +102,7 @@ class BlockAssembler:
         return table
 
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
-        """Build batches; see `Assembler.build`."""
+        """Build batches; see `BatchAssembler.build`."""
         batches = self._whole.build(supergraphs, replicas)
         for number, (arrays, _) in enumerate(batches):
             x = arrays[0]

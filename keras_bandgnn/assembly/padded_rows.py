@@ -88,16 +88,19 @@ class PaddedRows:
                 self.pieces.append((int(number), rows[begin:end], piece))
                 at = piece.stop
 
-    def column(self, sources: Sequence[np.ndarray], fill=0) -> np.ndarray:
+    def column(
+        self, sources: Sequence[np.ndarray], fill=0, empty: Callable = np.empty
+    ) -> np.ndarray:
         """Return the rows of a column, padded.
 
         Args:
             sources: The column in each part, by the number of the part: the same part
                 may occur several times.
             fill: Value of the padding.
+            empty: From a shape and a dtype to the array of the result.
         """
         first = sources[0]
-        out = np.empty((self.offsets[-1], *first.shape[1:]), first.dtype)
+        out = empty((self.offsets[-1], *first.shape[1:]), first.dtype)
         for number, rows, piece in self.pieces:
             # With "wrap" NumPy writes into `out` directly; the rows are in range.
             source = sources[number]
@@ -135,9 +138,9 @@ class PaddedRows:
             return values[None, low:high]
         return values[low:high].reshape((replicas, -1, *values.shape[1:]))
 
-    def padded(self, values: np.ndarray, fill) -> np.ndarray:
-        """Return values of the real rows as int32, padded."""
-        out = np.full(self.offsets[-1], fill, np.int32)
+    def padded(self, values: np.ndarray, fill, dtype=np.int32) -> np.ndarray:
+        """Return values of the real rows, padded, [rows]."""
+        out = np.full(self.offsets[-1], fill, dtype)
         for place, real in zip(self.place, self.real, strict=True):
             out[place] = values[real]
         return out
@@ -148,6 +151,18 @@ class PaddedRows:
         for place in self.place:
             out[place] = True
         return out
+
+
+def picked_rows(ids: Sequence[np.ndarray], capacity: int, what="rows") -> PaddedRows:
+    """Return the padded rows that ids name, whatever graphs they belong to.
+
+    Args:
+        ids: Of each supergraph int64 [n], rows of a column.
+        capacity: Rows that each supergraph is padded to.
+        what: Name of the rows in errors.
+    """
+    starts = np.zeros(1, np.int64)
+    return PaddedRows([None], None, ids, starts, [capacity] * len(ids), what)
 
 
 def _counting(length: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
 from keras_bandgnn.assembly.shared_states import (
@@ -25,7 +25,7 @@ _MOST_KEPT = 64_000_000
 _SAMPLE, _FEWEST = 12, 8
 
 
-class ScheduleAssembler:
+class ScheduleAssembler(BatchAssembler):
     """Lays out and pads the node lists of each step of a receptive field.
 
     The resources are "node@0", the rows of the first list; for step t "node@t+1", its
@@ -48,14 +48,14 @@ class ScheduleAssembler:
         self.num_types = num_types
         self.slots = slots
         self._table = None
-        self._shared: SharedBudget | None = None
+        self.shared_budget: SharedBudget | None = None
         edges = sum(len(part.senders) for part in parts)
         if len(self.parts) == 1 and edges <= _MOST_KEPT:
             self._table = self._table_of(self.parts[0])
 
     def __reduce__(self):
         arguments = (self.parts, self.plan, self.num_types, self.slots)
-        return ScheduleAssembler, arguments, {"_shared": self._shared}
+        return ScheduleAssembler, arguments, {"shared_budget": self.shared_budget}
 
     def _table_of(self, part: FlatGraphs) -> ScheduleTable:
         return ScheduleTable.of(part, self.plan.schedule)
@@ -114,7 +114,7 @@ class ScheduleAssembler:
             return
         usual = dict(several[0].budget)
         if exact and SharedBudget.may_differ(usual):
-            self._shared = SharedBudget(usual, None)
+            self.shared_budget = SharedBudget(usual, None)
             return
         count = min(_SAMPLE, len(several))
         sample = [several[i * len(several) // count] for i in range(count)]
@@ -124,16 +124,11 @@ class ScheduleAssembler:
             rows = layout.rows([table.ptr])
             steps = list(self._lists(layout, table, rows, shared=True))
             needed.append(self._needed(steps, 0, rows.real[0].stop))
-        self._shared = SharedBudget.of(usual, needed)
+        self.shared_budget = SharedBudget.of(usual, needed)
 
     def keep_states_apart(self) -> None:
         """Undo `share_states`."""
-        self._shared = None
-
-    @property
-    def shared_budget(self) -> SharedBudget | None:
-        """The capacities of batches whose graphs share states; None if they do not."""
-        return self._shared
+        self.shared_budget = None
 
     def _layout(
         self, supergraphs: Sequence[Supergraph]
@@ -176,8 +171,8 @@ class ScheduleAssembler:
         return needed
 
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
-        """Build batches; see `Assembler.build`."""
-        return self._build(supergraphs, replicas, self._shared)
+        """Build batches; see `BatchAssembler.build`."""
+        return self._build(supergraphs, replicas, self.shared_budget)
 
     def build_within(
         self, supergraphs: Sequence[Supergraph], replicas: int

@@ -18,7 +18,7 @@ from keras_bandgnn.distribution.sequence_layout import (
     splits_part,
 )
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
@@ -152,7 +152,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
     def check(self, data) -> None:
         """See `ReplicaGroup`."""
         super().check(data)
-        if self.several and not isinstance(data, GraphLoader):
+        if self.several and not isinstance(data, Loader):
             raise ValueError(
                 "Expected graphs or a GraphLoader for several devices. Received: "
                 f"{type(data).__name__}. Pass graphs."

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 _WRITERS = (
     keras.callbacks.CSVLogger,
@@ -128,7 +128,7 @@ class ReplicaGroup:
         """
         if self.size == 1:
             return
-        if not isinstance(data, GraphLoader):
+        if not isinstance(data, Loader):
             raise ValueError(
                 f"Expected graphs or a GraphLoader for {self.size} devices. Received: "
                 f"{type(data).__name__}. Pass graphs."
@@ -161,7 +161,7 @@ class ReplicaGroup:
         del graphs
         return task.backbone.auto_plan()
 
-    def data(self, task, loader: GraphLoader):
+    def data(self, task, loader: Loader):
         """Return a loader in the form for `fit` and `evaluate`."""
         del task
         return loader
@@ -263,7 +263,7 @@ class ReplicaGroup:
             for variable, part in zip(chosen, np.split(flat, places), strict=True):
                 variable.assign(part.reshape(variable.shape))
 
-    def check_same(self, loader: GraphLoader) -> None:
+    def check_same(self, loader: Loader) -> None:
         """Raise a ValueError if the hosts have different graphs."""
         mine = loader.fingerprint()
         if self.broadcast(mine) != mine:

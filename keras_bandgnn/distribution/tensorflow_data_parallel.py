@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_bandgnn import compat
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.preprocessing.loading.exports import signature
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def make_data_parallel(devices, supergraphs, timeout):
@@ -105,7 +105,7 @@ class TensorFlowReplicas(ReplicaGroup):
 
         return keras.tree.map_structure(cut, batch)
 
-    def data(self, task, loader: GraphLoader):
+    def data(self, task, loader: Loader):
         """Return a data set that gives every device separate supergraphs."""
         if self.size == 1:
             return loader

@@ -20,7 +20,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.raw_data import Items, as_items
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import TaskProgram, compiled
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
 
 
@@ -118,7 +118,7 @@ class Question(NamedTuple):
         return self
 
     def cases(
-        self, program: TaskProgram, loader: GraphLoader, items: Items, **more
+        self, program: TaskProgram, loader: Loader, items: Items, **more
     ) -> Iterator[tuple[dict, list[Case]]]:
         """Yield the batches of the question, and the graphs of each.
 
@@ -244,7 +244,7 @@ def explanation_of(method: str, case: Case, values: Mapping) -> Explanation:
     )
 
 
-def _check_plan(loader: GraphLoader) -> None:
+def _check_plan(loader: Loader) -> None:
     plan = loader.plan
     lossy = bool(plan.primitives) and plan.rest is None
     if lossy or getattr(plan, "uncovered", "keep") == "drop":
@@ -254,7 +254,7 @@ def _check_plan(loader: GraphLoader) -> None:
         )
 
 
-def _with_segments(batch, task: Task, loader: GraphLoader) -> dict:
+def _with_segments(batch, task: Task, loader: Loader) -> dict:
     """Return a batch whose plan is `Segment`, and the order of its edges."""
     edge = batch["edge"]
     if not loader.plan.primitives:
@@ -306,7 +306,7 @@ def _source(items: Items, number: int):
     return None
 
 
-def _compiled(loader: GraphLoader, number: int, nodes: np.ndarray) -> Graph:
+def _compiled(loader: Loader, number: int, nodes: np.ndarray) -> Graph:
     """Return a graph of a loader with its nodes in the order before compilation."""
     part = int(np.searchsorted(loader.starts, number, side="right")) - 1
     graph = loader.parts[part][number - int(loader.starts[part])]

@@ -23,7 +23,7 @@ from keras_bandgnn.models.label_checks import (
 )
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 
@@ -121,7 +121,7 @@ class ClassificationTask(Task):
             refuse_signs(np.concatenate(labels), self.num_classes)
         return parts
 
-    def adapt(self, loader: GraphLoader) -> None:
+    def adapt(self, loader: Loader) -> None:
         """Adapt the backbone to the training graphs, once their labels are classes."""
         if self.output_level == "graph" and not self.multi_label:
             # Those of nodes and edges may be masked by now.
@@ -129,7 +129,7 @@ class ClassificationTask(Task):
             refuse_signs(np.concatenate(labels), self.num_classes)
         super().adapt(loader)
 
-    def check_labels(self, loader: GraphLoader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if the labels are not classes or targets of the level."""
         level, name, count = self.output_level, type(self).__name__, 0
         for part in loader.parts:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from keras_bandgnn.checks import mapping, optional
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.masked_task import MaskedTask
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 class EdgeTask(MaskedTask):
@@ -38,7 +38,7 @@ class EdgeTask(MaskedTask):
             name="head",
         )
 
-    def check(self, loader: GraphLoader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if graphs lack a feature that the head reads."""
         super().check(loader)
         for part in loader.parts:

@@ -10,7 +10,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.ops.backend import current as backend
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
@@ -137,7 +137,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
     checkpoints store neither.)
     """
 
-    def __init__(self, loader: GraphLoader, seed: int):
+    def __init__(self, loader: Loader, seed: int):
         super().__init__()
         self.loader = loader
         self.seed = seed
@@ -176,7 +176,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
             self._states = None
 
 
-def follow(callbacks, loader: GraphLoader):
+def follow(callbacks, loader: Loader):
     """Tell callbacks that read a loader which one it is, and put those first that log.
 
     Args:
@@ -231,29 +231,17 @@ def as_fit_data(data, task):
         data: A loader, or what Keras takes.
         task: The model.
     """
-    from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
-
-    if isinstance(data, SequenceLoader):
-        data.check(task)
-    if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
+    if not isinstance(data, Loader):
+        return data
+    if task.distribution.several:
         task.distribution.check(data)
         return task.distribution.data(task, data)
-    if isinstance(data, SequenceLoader) and keras.backend.backend() == "tensorflow":
-        return data.to_tf_data()
-    if (
-        isinstance(data, GraphLoader)
-        and keras.backend.backend() == "tensorflow"
-        and not data.has_one_shape
-    ):
+    if keras.backend.backend() == "tensorflow" and not data.has_one_shape:
         from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 
         # Its signature leaves open which sizes vary, so a step is traced once.
         return to_tf_data(data)
-    if (
-        isinstance(data, GraphLoader)
-        and keras.backend.backend() != "jax"
-        and compat.DirectBatches.serve(task)
-    ):
+    if keras.backend.backend() != "jax" and compat.DirectBatches.serve(task):
         return compat.DirectBatches(data, backend.batch_data)
     return data
 
@@ -267,7 +255,7 @@ def _has_dropout(model: keras.Model) -> bool:
     return any(value for name, value in vars(backbone).items() if "dropout" in name)
 
 
-def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
+def fit_loader(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
     """Train, from the progress saved by a `SaveProgress` among the callbacks.
 
     Args:
@@ -293,7 +281,7 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         loader.stop_threads()
 
 
-def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):
+def _fit(model: keras.Model, fit: Callable, loader: Loader, kwargs: dict):
     from keras_bandgnn.training.save_progress import SaveProgress
 
     saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
@@ -307,7 +295,7 @@ def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):
     return history
 
 
-def _fit_on(model: keras.Model, fit: Callable, loader: GraphLoader, saving, **kwargs):
+def _fit_on(model: keras.Model, fit: Callable, loader: Loader, saving, **kwargs):
     place = None
     for callback in saving:
         callback.follow(loader)

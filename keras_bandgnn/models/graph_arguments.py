@@ -18,7 +18,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     is_table,
 )
 from keras_bandgnn.preprocessing.graph_layer import is_graph, layer_for
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _BATCHES = (
@@ -46,7 +46,7 @@ _REFUSED = {
 
 def is_graphs(data) -> bool:
     """Return whether data is graphs, which tasks batch themselves."""
-    if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
+    if isinstance(data, Graph | Loader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
         return not data or is_graph(data[0])

@@ -32,7 +32,7 @@ from keras_bandgnn.models.losses import EntryLoss, LossTracker
 from keras_bandgnn.models.metrics import entry_metrics
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -129,7 +129,7 @@ class GraphModel(Replicated):
         """
         return GraphPreprocessor(self.backbone.default_layers(graphs))
 
-    def preprocess(self, graphs) -> GraphLoader:
+    def preprocess(self, graphs) -> Loader:
         """Return the batches that `predict` computes for graphs; see `loader`."""
         return self.loader(graphs, training=False)
 
@@ -141,7 +141,7 @@ class GraphModel(Replicated):
         adapt: bool = False,
         training: bool = True,
         sampler: Sampler | None = None,
-    ) -> GraphLoader:
+    ) -> Loader:
         """Return a loader of the task's batches, after checking the graphs.
 
         Args:
@@ -160,16 +160,16 @@ class GraphModel(Replicated):
             encoded = raw_data.encode(self, raw_items(graphs), adapt)[1]
             encoded.refuse_nothing()
             graphs = encoded.graphs
-        if self.preprocessor is None and not isinstance(graphs, GraphLoader):
+        if self.preprocessor is None and not isinstance(graphs, Loader):
             self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
             graphs = [graphs]
-        if sampler is None and not isinstance(graphs, GraphLoader):
+        if sampler is None and not isinstance(graphs, Loader):
             # Before layers replace the edges, and with them the weights.
             self.backbone.check_weights([], self.preprocessor.edge_weight)
         if sampler is not None:
             graphs = self._sample_loader(graphs, sampler, shuffle, seed)
-        elif not isinstance(graphs, GraphLoader):
+        elif not isinstance(graphs, Loader):
             graphs = self.preprocessor.loader(
                 graphs,
                 adapt,
@@ -195,7 +195,7 @@ class GraphModel(Replicated):
         self.check(graphs)
         return graphs
 
-    def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> GraphLoader:
+    def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> Loader:
         """Return a loader of what a sampler cuts from a graph."""
         from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
 
@@ -205,7 +205,7 @@ class GraphModel(Replicated):
                 "Expected a task over nodes, such as NodeClassifier, with `sampler`. "
                 f"Received: {name}. Leave the sampler out: graphs are batched whole."
             )
-        if isinstance(graphs, GraphLoader):
+        if isinstance(graphs, Loader):
             refuse("x", "a graph, of which the sampler makes batches", graphs)
         if self.preprocessor.edge_weight is not None:
             raise ValueError(
@@ -270,7 +270,7 @@ class GraphModel(Replicated):
         """Return the features that the task reads; see `Backbone.features_read`."""
         return self.backbone.features_read()
 
-    def check(self, loader: GraphLoader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if the graphs do not fit the task."""
 
     def known_slopes(self, part) -> int:
@@ -281,10 +281,10 @@ class GraphModel(Replicated):
         """
         return 0
 
-    def check_labels(self, loader: GraphLoader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if the labels do not fit the task."""
 
-    def adapt(self, loader: GraphLoader) -> None:
+    def adapt(self, loader: Loader) -> None:
         """Compute constants that depend on the training graphs, before training.
 
         They are saved with the task; `check` and predictions change nothing.
@@ -567,7 +567,7 @@ class GraphModel(Replicated):
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
-            given = isinstance(x, GraphLoader) or sampler is not None
+            given = isinstance(x, Loader) or sampler is not None
             x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler)
             x = self._labelled(x, "x")
             self.adapt(x)
@@ -587,7 +587,7 @@ class GraphModel(Replicated):
                 self._say_batches(x, given)
         validation_data = self._validation_data(validation_data, sampler)
         kwargs["validation_data"] = as_fit_data(validation_data, self)
-        if isinstance(x, GraphLoader):
+        if isinstance(x, Loader):
             return fit_loader(self, super().fit, x, **kwargs)
         return super().fit(as_fit_data(x, self), y, *args, **kwargs)
 
@@ -662,10 +662,8 @@ class GraphModel(Replicated):
             None for graphs that the batcher drops, and for items that the encoder
             skips.
         """
-        from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
-
         self._before_steps()
-        if isinstance(x, SequenceLoader):
+        if isinstance(x, Loader) and x.item == "sequence":
             raise ValueError(
                 "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
                 "graphs. Write loader.predict(task), which puts them back."
@@ -690,7 +688,7 @@ class GraphModel(Replicated):
             out[graph] = ordered(graph, rows)
         return items.spread(self.distribution.gather(out))
 
-    def outputs(self, loader: GraphLoader, graphs, verbose=0, callbacks=None):
+    def outputs(self, loader: Loader, graphs, verbose=0, callbacks=None):
         """Yield the position of each graph in a loader, and the output for it.
 
         Args:
@@ -724,9 +722,9 @@ class GraphModel(Replicated):
                 break
         callbacks.on_predict_end()
 
-    def batches(self, loader: GraphLoader, graphs):
+    def batches(self, loader: Loader, graphs):
         """Yield the batches of a loader for predictions; see `prediction_batches`."""
-        as_loaded = isinstance(graphs, GraphLoader) or self.distribution.several
+        as_loaded = isinstance(graphs, Loader) or self.distribution.several
         batcher = None if as_loaded else self.preprocessor.batcher
         return prediction_batches(loader, batcher)
 
@@ -752,19 +750,19 @@ class GraphModel(Replicated):
         self._before_steps()
         return super().predict_on_batch(x)
 
-    def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
+    def in_given_order(self, graphs, loader: Loader) -> Callable:
         """From (position, rows) of a graph to its rows in the order of `predict`."""
         del graphs, loader
         return lambda graph, rows: rows
 
-    def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
+    def _begin(self, loader: Loader, options: dict, training: bool = True) -> None:
         """All processes begin alike, and one of them prints."""
         self.distribution.check_same(loader)
         self.distribution.same_weights(self, optimizer=training)
         if not self.distribution.is_main:
             options["verbose"] = 0
 
-    def _say_batches(self, loader: GraphLoader, given: bool) -> None:
+    def _say_batches(self, loader: Loader, given: bool) -> None:
         """Print in a line the batches, how full they are, and the plan and why."""
         if not keras.utils.is_interactive_logging_enabled():
             return
@@ -777,13 +775,13 @@ class GraphModel(Replicated):
                 line += f", {reason_of_auto(loader.num_hosts)}"
         print(line)
 
-    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
+    def _labelled(self, loader: Loader, name: str) -> Loader:
         if not self.compiled:
             raise ValueError(
                 "Expected a compiled task. Received: a task that was created with "
                 "compile=False. Call task.compile() before fit and evaluate."
             )
-        if any(part.label is None for part in loader.parts):
+        if not loader.has_labels:
             pair = "fit(x, y)" if name == "x" else f"{name}=(x, y)"
             raise ValueError(
                 f"Expected the graphs in `{name}` to have labels. Received: graphs "
@@ -791,7 +789,8 @@ class GraphModel(Replicated):
                 f"{self.encoder_advice()}"
             )
         self.check_labels(loader)
-        require_weights(self, loader.parts)
+        if loader.pairs is None:
+            require_weights(self, loader.parts)
         return loader
 
     def encoder_advice(self) -> str:

@@ -19,7 +19,7 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
     KNearestGraph,
     RadiusGraph,
 )
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -133,7 +133,7 @@ class GraphRegressor(RegressionTask):
         values = super().denormalized(values, batch)
         return values if self.repulsion is None else values + self.repulsion(batch)
 
-    def check(self, loader: GraphLoader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if graphs lack what the task reads."""
         super().check(loader)
         if self.repulsion is None:
@@ -168,7 +168,7 @@ class GraphRegressor(RegressionTask):
                     f"cutoff={layer.reach(elements)[at]:g}."
                 )
 
-    def learnt_labels(self, loader: GraphLoader):
+    def learnt_labels(self, loader: Loader):
         """Return the graphs with the labels that the normaliser is adapted to."""
         if self.repulsion is None:
             return loader

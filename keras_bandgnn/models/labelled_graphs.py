@@ -21,7 +21,7 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
 from keras_bandgnn.preprocessing.graph_layer import applied_layers, layer_for
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
@@ -486,7 +486,7 @@ def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | 
             graphs, whose label is one of their candidates.
     """
     what = "graphs to add labels, weights or a validation split to"
-    if isinstance(graphs, GraphLoader):
+    if isinstance(graphs, Loader):
         refuse(name, what, graphs, "Pass the graphs that the loader was made of.")
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
     first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None

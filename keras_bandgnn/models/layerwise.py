@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
+from keras_bandgnn.assembly.padded_rows import picked_rows
 from keras_bandgnn.checks import as_path, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
@@ -21,7 +22,6 @@ from keras_bandgnn.preprocessing.loading.node_order import (
 from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
-    gathered,
     needed_sizes,
 )
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
@@ -115,7 +115,6 @@ class _Pass:
             trimmed=True,
             rescale=False,
             targets=np.ones(self.graph.num_nodes, bool),
-            budget={},
         )
 
     def outputs(self, read_out) -> np.ndarray:
@@ -153,7 +152,7 @@ class _Pass:
         step, out = compiled(self.task, _encode), None
         for rows in self._blocks():
             node = {
-                name: gathered(values, [rows], self.block_size)
+                name: _padded(values, rows, self.block_size)
                 for name, values in self.flat.node.items()
                 if name in self.backbone.encoder.inputs
             }
@@ -174,7 +173,7 @@ class _Pass:
             budget = self._budget(found)
             (x, *_) = self.assembler.lay_out([found], budget, {"states": states})
             if edges is not None:
-                x["edge_states"] = gathered(edges, [found.edges], budget["edge"])
+                x["edge_states"] = _padded(edges, found.edges, budget["edge"])
             result = step.predict_on_batch(x)
             if out is None:
                 out = self._array(f"states_{number}", len(states), result["states"])
@@ -199,7 +198,7 @@ class _Pass:
     def _read_out(self, kept: list[np.ndarray], read_out) -> np.ndarray:
         step, out = compiled(self.task, read_out), None
         for rows in self._blocks():
-            seen = [gathered(states, [rows], self.block_size) for states in kept]
+            seen = [_padded(states, rows, self.block_size) for states in kept]
             mask = np.arange(self.block_size)[None] < len(rows)
             # A task may add what it knows of a graph to its nodes.
             counts = np.array([[len(rows), 0]], np.int32)
@@ -213,6 +212,11 @@ class _Pass:
                 out = self._array("outputs", self.graph.num_nodes, values, store=False)
             out[rows] = values[0, : len(rows)]
         return out
+
+
+def _padded(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Return rows of a column, [1, count, ...]."""
+    return picked_rows([rows], count).column([values])[None]
 
 
 def _encode(task, batch) -> dict:

@@ -34,7 +34,7 @@ from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -245,7 +245,7 @@ class LinkPredictor(Task):
             ValueError: If messages or pairs to train on give `validation_pairs` away;
                 for options besides a `LinkLoader` that it has itself.
         """
-        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+        from keras_bandgnn.preprocessing.loading.link_loader import validation_loader
 
         kwargs = options_for_graphs((), (), kwargs)
         for name in ("validation_split", "y", "sample_weight", "class_weight"):
@@ -255,7 +255,7 @@ class LinkPredictor(Task):
                     f"Expected `fit` of LinkPredictor without `{name}`. Received: "
                     f"{name}. {advice}"
                 )
-        if isinstance(x, LinkLoader):
+        if _has_pairs(x):
             _refuse_options(
                 "fit(loader)",
                 "LinkLoader(graph, pairs, ...)",
@@ -277,8 +277,8 @@ class LinkPredictor(Task):
             if validation_pairs is not None:
                 valid = self._pairs("validation_pairs", validation_pairs, x.graph)
                 self._check_validation(x.graph, x.pairs, valid, undirected)
-                valid = x.validation_loader(valid, seed)
-            elif isinstance(valid, LinkLoader):
+                valid = validation_loader(x, valid, seed)
+            elif _has_pairs(valid):
                 self._check_validation(valid.graph, x.pairs, valid.pairs, undirected)
             return super().fit(x, None, validation_data=valid, seed=seed, **kwargs)
         undirected = self._undirected(undirected)
@@ -359,11 +359,10 @@ class LinkPredictor(Task):
         Raises:
             ValueError: If pairs are no edges, but messages give them away.
         """
-        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
         from keras_bandgnn.training.link_metrics import average_precision, link_auc
 
         undirected = self._undirected(undirected)
-        if isinstance(x, LinkLoader) or not _is_graph(x):
+        if _has_pairs(x) or not _is_graph(x):
             _refuse_options(
                 "evaluate(loader)",
                 "LinkLoader(graph, pairs, ...)",
@@ -374,7 +373,7 @@ class LinkPredictor(Task):
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
             # During `fit` the pairs were checked before the first epoch.
-            if isinstance(x, LinkLoader) and not kwargs.get("_use_cached_eval_dataset"):
+            if _has_pairs(x) and not kwargs.get("_use_cached_eval_dataset"):
                 self._check_messages("pairs", x.graph, x.pairs, undirected)
             return super().evaluate(x, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
@@ -759,9 +758,7 @@ class LinkPredictor(Task):
             seed: Seed of these.
             **kwargs: Passed to `Task.loader`.
         """
-        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
-
-        if isinstance(graphs, LinkLoader):
+        if _has_pairs(graphs):
             return super().loader(graphs, shuffle, seed, **kwargs)
         graph = self._graph(graphs)
         self._complete(graph)
@@ -834,20 +831,13 @@ class LinkPredictor(Task):
         # Bypass Keras' attribute tracking.
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
-    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
-        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
-
-        if not self.compiled:
-            raise ValueError(
-                "Expected a compiled task. Received: a task that was created with "
-                "compile=False. Call task.compile() before fit and evaluate."
-            )
-        if not isinstance(loader, LinkLoader):
+    def _labelled(self, loader: Loader, name: str) -> Loader:
+        if self.compiled and loader.pairs is None:
             raise ValueError(
                 f"Expected `{name}` to be a graph or a LinkLoader. Received: "
                 f"{type(loader).__name__}."
             )
-        return loader
+        return super()._labelled(loader, name)
 
     def export(self, *args, **kwargs):
         """Raise an error: exported models take graphs, and have no pairs.
@@ -893,6 +883,10 @@ def _refuse_options(call: str, owner: str, **options) -> None:
             f"{names}. Leave {names} out and build the loader with them, or pass the "
             "graph instead of a loader."
         )
+
+
+def _has_pairs(x) -> bool:
+    return isinstance(x, Loader) and x.pairs is not None
 
 
 def _is_graph(x) -> bool:

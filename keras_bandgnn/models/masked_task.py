@@ -15,7 +15,7 @@ from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
@@ -104,7 +104,7 @@ class MaskedTask(Task):
             x = self._masked(x, mask)
         return super().evaluate(x, y, *args, **kwargs)
 
-    def loader(self, graphs, *args, mask: str | None = None, **kwargs) -> GraphLoader:
+    def loader(self, graphs, *args, mask: str | None = None, **kwargs) -> Loader:
         """Return a loader of the task's batches, see `Task.loader`.
 
         Args:
@@ -156,7 +156,7 @@ class MaskedTask(Task):
         self._complete(x)
         return predict_by_layer(self, x, block_size, folder, verbose)
 
-    def in_given_order(self, graphs, loader: GraphLoader):
+    def in_given_order(self, graphs, loader: Loader):
         """Return a function that restores the caller's order of nodes or edges.
 
         Row n belongs to node (or edge) n of the caller's graph, NaN for those that the
@@ -188,7 +188,7 @@ class MaskedTask(Task):
             train: The mask of the same graphs to train on; None not to compare them.
         """
         string(argument, name)
-        if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
+        if not is_graphs(graphs) or isinstance(graphs, Loader):
             raise ValueError(
                 f"Expected graphs to choose {self.output_level}s of with a mask. "
                 f"Received: {type(graphs).__name__}, mask={name!r}. Pass the graphs "
@@ -217,7 +217,7 @@ class MaskedTask(Task):
         return preprocessor
 
     def _complete(self, graphs, training: bool = False) -> None:
-        if isinstance(graphs, GraphLoader) or is_raw(graphs):
+        if isinstance(graphs, Loader) or is_raw(graphs):
             return
         # Training graphs determine the batcher, even after earlier predictions.
         temporary = self.__dict__.get("_for_predictions")

@@ -16,7 +16,7 @@ from keras_bandgnn.models.label_checks import require_labels
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.learning_rates import make_optimizer
 from keras_bandgnn.training.selection_crossentropy import (
     MASKED_LOGIT,
@@ -176,12 +176,12 @@ class NodeSelector(Task):
         names = ("graph", "label", "prediction", "probability", "loss")
         return as_table(names, rows, as_frame)
 
-    def check(self, loader: GraphLoader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if graphs lack candidates or the slot."""
         for part in loader.parts:
             self.check_part(part)
 
-    def check_labels(self, loader: GraphLoader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if no graph has a label."""
         require_labels(sum((part.label >= 0).sum() for part in loader.parts), "graph")
 

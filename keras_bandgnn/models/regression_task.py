@@ -12,7 +12,7 @@ from keras_bandgnn.models.error_table import as_table, labelled_outputs
 from keras_bandgnn.models.label_checks import distinct_names, require_labels
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 # With room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
@@ -97,14 +97,14 @@ class RegressionTask(Task):
         y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
         return y / scale, y_pred / scale
 
-    def check(self, loader: GraphLoader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if graphs lack what the normaliser reads."""
         super().check(loader)
         if self.normalizer is not None:
             for part in loader.parts:
                 self.normalizer.check(part)
 
-    def check_labels(self, loader: GraphLoader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if the labels are not D numbers per graph (node, edge)."""
         level, known = self.output_level, 0
         for part in loader.parts:
@@ -125,13 +125,13 @@ class RegressionTask(Task):
             known += np.isfinite(labels).sum() + self.known_slopes(part)
         require_labels(known, level, "NaN")
 
-    def adapt(self, loader: GraphLoader) -> None:
+    def adapt(self, loader: Loader) -> None:
         """Adapt the backbone and the normaliser to the training graphs, once."""
         super().adapt(loader)
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(self.learnt_labels(loader))
 
-    def learnt_labels(self, loader: GraphLoader):
+    def learnt_labels(self, loader: Loader):
         """Return the graphs with the labels that the normaliser is adapted to."""
         return loader
 

@@ -39,6 +39,7 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
 )
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader as GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader as Loader
 from keras_bandgnn.preprocessing.ordering.cluster_compile import (
     ClusterCompile as ClusterCompile,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "KNearestGraph",
     "LargestComponent",
     "LinkLoader",
+    "Loader",
     "NegativeSampler",
     "NeighborSampler",
     "NetworkXEncoder",

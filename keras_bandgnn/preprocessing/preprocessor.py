@@ -37,6 +37,7 @@ from keras_bandgnn.preprocessing.graph_layer import (
     layers_from_config,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
@@ -226,7 +227,7 @@ class GraphPreprocessor(HostLayer):
         schedule: ReceptiveField | None = None,
         width: int = 64,
         **options,
-    ) -> GraphLoader:
+    ) -> Loader:
         """Transform graphs and return a loader of their batches.
 
         Args:
@@ -241,7 +242,7 @@ class GraphPreprocessor(HostLayer):
             width: Channels of a state, for `"auto"`. Tasks pass that of the backbone.
             **options: Other arguments of `GraphLoader`.
         """
-        if isinstance(graphs, GraphLoader):
+        if isinstance(graphs, Loader):
             return graphs
         boolean("adapt", adapt)
         if isinstance(plan, str) and plan == "auto":

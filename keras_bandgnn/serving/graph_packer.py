@@ -21,7 +21,7 @@ from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.serving.signature import Signature
@@ -73,7 +73,7 @@ class PackedGraphs:
         graphs: The graphs, in the form that the caller passed.
     """
 
-    def __init__(self, loader: GraphLoader, packer: "GraphPacker", graphs):
+    def __init__(self, loader: Loader, packer: "GraphPacker", graphs):
         self._loader = loader
         self._packer = packer
         self._graphs = graphs
@@ -198,7 +198,7 @@ class GraphPacker:
         types = task.backbone.num_edge_types
         ids = task.backbone.known_ids()
         packer = cls(preprocessor, None, task.output_level, types, ids, _edge_ids(task))
-        if isinstance(graphs, GraphLoader):
+        if isinstance(graphs, Loader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
         unread = _unread(task.features_read(), loader.parts[0])
@@ -210,7 +210,7 @@ class GraphPacker:
         """Capacities of a supergraph by name."""
         return dict(self.preprocessor.batcher.budget)
 
-    def _loader(self, graphs, adapt: bool = False) -> GraphLoader:
+    def _loader(self, graphs, adapt: bool = False) -> Loader:
         graphs = [graphs] if isinstance(graphs, Graph) else graphs
         loader = self.preprocessor.loader(
             graphs, adapt, shuffle=False, num_edge_types=self.num_edge_types, prefetch=0

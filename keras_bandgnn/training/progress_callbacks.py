@@ -9,7 +9,7 @@ import keras
 from keras_bandgnn import progress
 from keras_bandgnn.checks import instance, optional
 from keras_bandgnn.compat import RateProgbar
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def shows_bars() -> bool:
@@ -27,7 +27,7 @@ class _Progress:
 
     # Keras calls `on_..._batch_end` in threads, and need not wait for them.
     async_safe = True
-    loader: GraphLoader | None = None
+    loader: Loader | None = None
     _training = False
     _epoch = 0
 
@@ -40,7 +40,7 @@ class _Progress:
     def end(self, logs) -> None:
         """Called after the last batch."""
 
-    def follow(self, loader: GraphLoader) -> None:
+    def follow(self, loader: Loader) -> None:
         """Set the loader whose graphs are counted; tasks call this.
 
         Args:
@@ -115,9 +115,9 @@ class GraphProgressBar(_Progress, keras.callbacks.ProgbarLogger):
     2/2 - ... graphs/s - accuracy: ... - loss: ...
     """
 
-    def __init__(self, loader: GraphLoader | None = None):
+    def __init__(self, loader: Loader | None = None):
         super().__init__()
-        optional(instance, "loader", loader, GraphLoader, "a GraphLoader")
+        optional(instance, "loader", loader, Loader, "a GraphLoader")
         self.loader = loader
         self._lock = threading.Lock()
 
@@ -216,7 +216,7 @@ class ProgressLines(_Progress, keras.callbacks.Callback):
 
     def _rate(self, pace: float) -> str:
         # A loader that samples has parts of a graph, of which steps are counted.
-        if type(self.loader) is not GraphLoader:
+        if self.loader.item != "graph":
             return progress.rate_text(1 / pace, "steps")
         graphs = int(self.loader.starts[-1]) / len(self.loader)
         return progress.rate_text(graphs / pace, "graphs")

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import function, instance, optional
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.recompile_guard import RecompileGuard
 
 
@@ -55,12 +55,12 @@ class ThroughputMonitor(keras.callbacks.Callback):
 
     def __init__(
         self,
-        loader: GraphLoader | None = None,
+        loader: Loader | None = None,
         seconds: Callable[[], float] | None = None,
     ):
         super().__init__()
         optional(function, "seconds", seconds)
-        optional(instance, "loader", loader, GraphLoader, "a GraphLoader")
+        optional(instance, "loader", loader, Loader, "a GraphLoader")
         self.loader = loader
         self._guard = RecompileGuard(action="count")
         self._usage: dict[str, np.ndarray] = {}
@@ -71,7 +71,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         self._compiles = False
         self._waiting: float | None = None
 
-    def follow(self, loader: GraphLoader) -> None:
+    def follow(self, loader: Loader) -> None:
         """Set the loader that is trained on; tasks call this.
 
         Args:

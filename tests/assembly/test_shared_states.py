@@ -144,7 +144,7 @@ def test_what_does_not_fit_the_smaller_shape_gets_the_usual_one():
     smaller = assembler.shared_budget.smaller
     names = [name for name in budget if budget[name] != smaller[name]]
     assert names and all(smaller[name] < budget[name] for name in names)
-    assembler._shared = SharedBudget(
+    assembler.shared_budget = SharedBudget(
         budget, {**budget, **{name: 1 for name in names if "node@1" in name}}
     )
     built = assembler.build(supergraphs[:2], 1)
@@ -236,7 +236,7 @@ def test_training_and_predictions_stay():
         task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE - 1))
         loader = task.loader(graphs)
         if not shared and loader.shares_states:
-            loader._assembler._shared = None
+            loader.assembler.shared_budget = None
         losses[shared] = task.fit(loader, epochs=3, verbose=0).history["loss"]
         predicted = task.predict(graphs)
     np.testing.assert_allclose(losses[True], losses[False], rtol=1e-3)
@@ -284,7 +284,7 @@ def test_no_array_exceeds_its_budget():
 def test_predictions_need_no_sharing():
     loader = loader_of()
     loader.build_as([loader.composition(0)[0].members], loader.budgets[0])
-    assert loader._assembler.shared_budget is None
+    assert loader.assembler.shared_budget is None
 
 
 @pytest.mark.parametrize("where", ["dropout", "message_dropout", None])

@@ -191,14 +191,14 @@ def test_validation_and_evaluation_of_a_loader_agree():
 def test_nothing_is_built_after_the_last_epoch(monkeypatch):
     task = make()
     loader = task.loader(plain_graphs(60), shuffle=True)
-    built, build = [], loader._assembler.build
+    built, build = [], loader.assembler.build
 
     def counting(supergraphs, replicas):
         built.extend(supergraphs)
         return build(supergraphs, replicas)
 
     task.fit(loader, epochs=1, verbose=0)
-    monkeypatch.setattr(loader._assembler, "build", counting)
+    monkeypatch.setattr(loader.assembler, "build", counting)
     task.fit(loader, epochs=3, verbose=0)
     time.sleep(0.2)
     # Keras looks at one or two batches before.

@@ -286,7 +286,7 @@ def test_sequences_hold_every_node_once(order):
         for index in range(len(loader)):
             x, y, weight = loader[index]
             real = x["node"]["mask"][0]
-            nodes = loader._nodes[int(x["graph"]["id"][0, 0])]
+            nodes = loader.composer.at(loader.epoch).nodes[int(x["graph"]["id"][0, 0])]
             seen.append(nodes)
             np.testing.assert_array_equal(
                 y[0][real].ravel(), np.where(mask, graph.label, -1)[nodes]

@@ -64,7 +64,7 @@ def test_a_task_without_a_preprocessor_takes_batches(sample):
     task(x)
     assert task.preprocessor is None
     loader = task.preprocess(graphs)
-    assert isinstance(loader, kb.preprocessing.GraphLoader)
+    assert isinstance(loader, kb.preprocessing.Loader)
     assert task.preprocessor is not None
 
 

@@ -18,6 +18,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     StaticBatcher,
 )
+from keras_bandgnn.preprocessing.loading.link_loader import validation_loader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import KINDS
 from keras_bandgnn.training import mean_reciprocal_rank
 
@@ -546,7 +547,7 @@ def test_validation_pairs_of_a_loader_are_those_of_a_graph():
             logs.append(task.fit(split.train, split.train_pairs, **options).history)
             continue
         train = LinkLoader(split.train, split.train_pairs, NegativeSampler())
-        valid = train.validation_loader(split.valid_pairs)
+        valid = validation_loader(train, split.valid_pairs)
         real = valid[0][0]["pair"]["mask"]
         assert real.sum() == 2 * len(split.valid_pairs) == real.size
         logs.append(task.fit(train, **options).history)

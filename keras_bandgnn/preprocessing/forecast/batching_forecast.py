@@ -14,8 +14,8 @@ from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.forecast.step_timer import StepTimer
-from keras_bandgnn.preprocessing.loading.epochs import Epochs
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphComposer, GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.progress import progress_bar
 
 ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
@@ -189,7 +189,7 @@ def count_shapes(
     >>> sorted(zip([e.budget["node"] for e in found.examples], found.counts.tolist()))
     [(64, 4), (128, 4)]
     """
-    epochs = Epochs(sizes, batcher, seed, per_step=1)
+    epochs = GraphComposer(sizes, batcher, seed, per_step=1)
     limit = min(steps, limit)
     if batcher.fixed_shapes:
         limit = min(limit, _FIXED_EPOCHS * epochs.length)
@@ -285,9 +285,9 @@ class BatchingForecast:
             batcher.adapt(self.sizes)
             self.counts[name] = count_shapes(self.sizes, batcher, self.steps, seed)
 
-    def _make_loader(self, graphs, plan, batch_size: int) -> GraphLoader:
+    def _make_loader(self, graphs, plan, batch_size: int) -> Loader:
         """Return a loader of the graphs as the model takes them."""
-        if isinstance(graphs, GraphLoader):
+        if isinstance(graphs, Loader):
             expected = "graphs, in a list, a FlatGraphs or an opened store"
             refuse("graphs", expected, graphs, "Pass the graphs that it was made of.")
         model = self.timer.model

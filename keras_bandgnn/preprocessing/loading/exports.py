@@ -13,7 +13,7 @@ class Batches:
     """The batches of several epochs by position, each built when it is asked for.
 
     Args:
-        loader: The `GraphLoader`.
+        loader: The `Loader`.
         epochs: Number of epochs, from the loader's current one.
     """
 
@@ -43,7 +43,7 @@ class Batches:
 
 
 def to_grain(loader, epochs: int):
-    """See `GraphLoader.to_grain`."""
+    """See `Loader.to_grain`."""
     grain = optional_import("grain.python", "grain", "this data set")
     return grain.MapDataset.source(Batches(loader, epochs))
 
@@ -63,7 +63,7 @@ class TensorBatches(Batches):
 
 
 def to_torch(loader, epochs: int):
-    """See `GraphLoader.to_torch`."""
+    """See `Loader.to_torch`."""
     optional_import("torch", "keras-bandgnn[torch]", "this data set")
     return TensorBatches(loader, epochs)
 
@@ -74,16 +74,17 @@ def signature(loader) -> tuple:
     Returns:
         A batch with `(shape, dtype)` in place of each array.
     """
-    members, budget = loader.composition(loader.epoch)[0]
+    first = loader.composition(loader.epoch)[0]
+    members, budget = first.members, first.budget
     larger = loader.budgets[-1]
-    if loader.batcher.fixed_shapes:
+    if loader.composer.fixed_shapes:
         budget = loader.budgets[0]
         if loader.shares_states:
             larger = {
                 k: 2 * v + 4096 if is_step_resource(k) else v for k, v in larger.items()
             }
     else:
-        fixed = {"graph", "candidate"}
+        fixed = loader.composer.fixed_sizes
         # Far larger, so that sizes derived by a division differ, too.
         larger = {k: v if k in fixed else 2 * v + 4096 for k, v in budget.items()}
     one, two = (
@@ -104,10 +105,10 @@ def signature(loader) -> tuple:
 
 
 def to_tf_data(loader, new_orders: bool = False):
-    """See `GraphLoader.to_tf_data`.
+    """See `Loader.to_tf_data`.
 
     Args:
-        loader: The `GraphLoader`.
+        loader: The `Loader`.
         new_orders: Whether each pass after the first goes to the next epoch.
     """
     tf = optional_import("tensorflow", "keras-bandgnn[tensorflow]", "this data set")

@@ -1,15 +1,9 @@
 """`GraphLoader`: batches of graphs for `fit`, `evaluate` and `predict`."""
 
-import hashlib
-import json
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import keras
 import numpy as np
 
-from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.assembly.assembler import (
     Assembler,
     Supergraph,
@@ -18,30 +12,29 @@ from keras_bandgnn.assembly.assembler import (
     resource_sizes,
     with_edge_types,
 )
-from keras_bandgnn.checks import (
-    INT32_MAX,
-    boolean,
-    instance,
-    optional,
-    positive_int,
-    refuse,
-    seed_number,
-    string,
-)
+from keras_bandgnn.checks import instance, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
+from keras_bandgnn.preprocessing.batching.batcher import (
+    PER_GRAPH,
+    Batcher,
+    supergraph_nodes,
+)
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
+from keras_bandgnn.preprocessing.loading.batch_builder import Composer
+from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
-from keras_bandgnn.primitives.base import is_step_resource
-from keras_bandgnn.primitives.grouped import Grouped
 from keras_bandgnn.primitives.plan import Plan
 
-_STATE = {"batch", "epoch", "fingerprint"}
+_TRIALS = 9
+_FEW_TRIALS = 3
+_MANY_GRAPHS = 20_000
+_ATTEMPTS = 64
+# Shapes among which the first two batches are chosen.
+_MOST_COMPARED = 200
 
 
-class GraphLoader(keras.utils.PyDataset):
+class GraphLoader(Loader):
     """Supergraphs of static shapes, assembled ahead of the device.
 
     The composition of an epoch follows from the graphs' sizes, `seed` and the number
@@ -89,8 +82,6 @@ class GraphLoader(keras.utils.PyDataset):
     10
     """
 
-    _sharing_is_known = False
-
     def __init__(
         self,
         graphs,
@@ -106,407 +97,225 @@ class GraphLoader(keras.utils.PyDataset):
         num_hosts: int = 1,
         edge_weight: str | None = None,
     ):
-        super().__init__(workers=1)
         # Checked before the graphs are read, which may take minutes.
         expected = "a batcher, such as DynamicBatcher(32)"
         optional(instance, "batcher", batcher, Batcher, expected)
         if not isinstance(plan, str) or plan != "auto":
             instance("plan", plan, Plan, "'auto' or a keras_bandgnn.plans.Plan")
-        self._take_options(shuffle, seed, replicas, prefetch, threads, host, num_hosts)
+        options = loader_options(
+            shuffle, seed, replicas, prefetch, threads, host, num_hosts
+        )
         optional(positive_int, "num_edge_types", num_edge_types, 0)
-        self.edge_weight = optional(string, "edge_weight", edge_weight)
-        self.parts = merge_parts(parts_of(graphs))
-        self.parts, self.num_edge_types = with_edge_types(self.parts, num_edge_types)
-        self.batcher = DynamicBatcher() if batcher is None else batcher
+        optional(string, "edge_weight", edge_weight)
+        parts = merge_parts(parts_of(graphs))
+        parts, num_edge_types = with_edge_types(parts, num_edge_types)
+        batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
             from keras_bandgnn.planning.plan_choice import choose_plan
 
             plan = choose_plan(
-                self.parts,
-                self.num_edge_types,
-                nodes=supergraph_nodes(self.parts, self.batcher),
+                parts,
+                num_edge_types,
+                nodes=supergraph_nodes(parts, batcher),
                 num_hosts=num_hosts,
                 block_size=block_size_of(graphs),
             ).plan
-        self.plan = plan
-        self.parts, self.num_filtered = apply_filter(self.parts, self.plan)
-        self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        self._assembler, self.sizes = make_assembler(
-            self.parts, self.plan, self.num_edge_types, edge_weight
+        parts, num_filtered = apply_filter(parts, plan)
+        assembler, sizes = make_assembler(parts, plan, num_edge_types, edge_weight)
+        composer = GraphComposer(
+            sizes,
+            batcher,
+            options["seed"] if shuffle else None,
+            replicas * num_hosts,
         )
-        self._epochs = Epochs(
-            self.sizes,
-            self.batcher,
-            self.seed if self.shuffle else None,
-            self.replicas * self.num_hosts,
+        self.batcher = batcher
+        source = Source(
+            parts,
+            num_edge_types,
+            plan,
+            edge_weight,
+            num_filtered,
+            # A copy: the batcher may be adapted to other graphs later.
+            configs=[batcher.plain_config(), plan.get_config()],
         )
-        # A copy: the batcher may be adapted to other graphs later.
-        self._configs = [self.batcher.plain_config(), self.plan.get_config()]
-        self._resumed_batches, self._hold_resume = 0, False
-        self.epoch = 0
-        self.begin()
+        super().__init__(source, composer, assembler, **options)
 
-    def _share_states(self) -> None:
-        """Let graphs share states, before the first batch: predictions need not."""
-        if self._sharing_is_known or not self._may_vary:
-            return
-        self._assembler.share_states(
-            [s for s in self.composition(0) if s.budget == self.budgets[0]],
-            # Eager products by type take any number of rows.
-            exact=keras.backend.backend() == "torch"
-            and not graph_ops.has_accelerator()
-            and all(isinstance(p, Grouped) for p in self.plan.primitives),
-        )
-        self._sharing_is_known = True
 
-    def keep_states_apart(self) -> None:
-        """Compute equal states of different graphs apart, from the next batch on.
+class GraphComposer(Composer):
+    """Packs whole graphs by a batcher.
 
-        `fit` does so where a model has dropout, as graphs that share a state also share
-        its mask.
-        """
-        self._sharing_is_known = True
-        if self.shares_states:
-            self.stop_threads()
-            self._assembler.keep_states_apart()
-            # Without the batches that have been built already.
-            self.begin()
+    All epochs have the same number of steps, and each holds every graph once (except
+    those that the batcher drops). `differ` says whether each has an order of its own.
+
+    Args:
+        sizes: Resource -> int64 [n], what each graph needs.
+        batcher: What packs. One without a budget is adapted to the graphs.
+        seed: Seed of the orders; None for the given order in every epoch.
+        per_step: Supergraphs per step, over all replicas and hosts.
+    """
+
+    def __init__(
+        self,
+        sizes: Mapping[str, np.ndarray],
+        batcher: Batcher,
+        seed: int | None,
+        per_step: int,
+    ):
+        self.sizes = sizes
+        self.batcher = batcher
+        self.seed = seed
+        self.per_step = per_step
+        batcher.check_names(sizes)
+        if not batcher.is_adapted(sizes):
+            batcher.complete(sizes)
+        self.bucket, self.budgets = batcher.split(sizes)
+        self.count = len(self.bucket)
+        self.length = self._plan_length()
+        self.differ = seed is not None and len(self.bucket) > 1
 
     @property
-    def _may_vary(self) -> bool:
-        """Whether the arrays of steps may have other sizes in some batches."""
-        schedule = self.plan.schedule
-        if schedule is None or schedule.order != "compact":
-            return False
-        # Hosts that train together have equal shapes, and a data set of TensorFlow has
-        # one signature.
-        return self.num_hosts == 1 and keras.backend.backend() != "tensorflow"
-
-    def _take_options(
-        self, shuffle, seed, replicas, prefetch, threads, host, num_hosts
-    ) -> None:
-        """Set the options of orders, of building ahead and of hosts, after checks."""
-        self.shuffle = boolean("shuffle", shuffle)
-        self.seed = seed_number("seed", seed)
-        self.replicas = positive_int("replicas", replicas)
-        self.prefetch = positive_int("prefetch", prefetch, 0)
-        self.threads = positive_int("threads", threads)
-        self.num_hosts = positive_int("num_hosts", num_hosts)
-        self.host = positive_int("host", host, 0)
-        if self.host >= self.num_hosts:
-            raise ValueError(
-                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
-                f"Received: host={host}."
-            )
-
-    def begin(self) -> None:
-        """Create threads and locks, as a forked process must."""
-        self._builder = BatchBuilder(
-            self._epochs,
-            self._assembler,
-            replicas=self.replicas,
-            host=self.host,
-            num_hosts=self.num_hosts,
-            prefetch=self.prefetch,
-            threads=self.threads,
-        )
-        self._builder.stats = LoaderStats(self.epoch)
-
-    @property
-    def stats(self) -> LoaderStats:
-        """Figures of the current epoch, as far as it has been read."""
-        return self._builder.stats
-
-    @property
-    def budgets(self) -> list[dict[str, int]]:
-        """The batcher's budget and, where graphs exceed it, the larger one."""
-        return self._epochs.budgets
+    def fixed_shapes(self) -> bool:
+        """Whether the batcher pads to its budget."""
+        return self.batcher.fixed_shapes
 
     @property
     def has_one_shape(self) -> bool:
-        """Whether all batches have one shape; those of samples as long as they fit."""
-        by_step = isinstance(self.batcher, Batcher) and not self.batcher.fixed_shapes
-        return len(self.budgets) == 1 and not by_step and not self.shares_states
-
-    @property
-    def shares_states(self) -> bool:
-        """Whether graphs of a supergraph share states; see `ReceptiveField`."""
-        self._share_states()
-        return getattr(self._assembler, "shared_budget", None) is not None
-
-    @property
-    def num_dropped(self) -> int:
-        """Graphs of an epoch that the batcher drops."""
-        packed = sum(len(s.members) for s in self.composition(self.epoch))
-        return int(self.starts[-1]) - packed
+        """Whether all batches have one shape."""
+        return self.fixed_shapes and len(self.budgets) == 1
 
     @property
     def num_oversized(self) -> int:
         """Graphs above the budget."""
-        return int((self._epochs.bucket > 0).sum())
+        return int((self.bucket > 0).sum())
+
+    def num_dropped(self, supergraphs: Sequence[Supergraph]) -> int:
+        """Return how many graphs the batcher drops."""
+        return self.count - sum(len(s.members) for s in supergraphs)
+
+    def _pack(self, order: np.ndarray) -> list[list[np.ndarray]]:
+        """Pack an order of all graphs into supergraphs: whole steps for each bucket."""
+        out = []
+        for bucket, budget in enumerate(self.budgets):
+            members = order[self.bucket[order] == bucket]
+            packed = self.batcher.pack(self.sizes, members, budget)
+            packed = [m for m in packed if m.size]
+            out.append(spread(packed, -(-len(packed) // self.per_step) * self.per_step))
+        return out
+
+    def _order(self, epoch: int, attempt: int) -> np.ndarray:
+        total = len(self.bucket)
+        if self.seed is None:
+            return np.arange(total)
+        return np.random.default_rng([self.seed, epoch, attempt]).permutation(total)
+
+    def _steps(self, packed: list) -> int:
+        return sum(map(len, packed)) // self.per_step
+
+    def _plan_length(self) -> int:
+        """Return the steps of every epoch: the median over a few orders."""
+        trials = _TRIALS if len(self.bucket) < _MANY_GRAPHS else _FEW_TRIALS
+        if self.seed is None:
+            trials = 1
+        counts = [self._steps(self._pack(self._order(0, a))) for a in range(trials)]
+        if not max(counts):
+            raise ValueError(
+                "Expected at least one graph within the budget "
+                f"{self.batcher.budget}. Received: none (oversize="
+                f"{self.batcher.oversize!r})."
+            )
+        self._shortest = int(np.argmin(counts))
+        return int(np.median(counts))
 
     def composition(self, epoch: int) -> list[Supergraph]:
-        """Return the supergraphs of an epoch, over all replicas and hosts.
+        """Return the supergraphs of an epoch; each `per_step` of them make a step."""
+        for attempt in range(_ATTEMPTS):
+            packed = self._pack(self._order(epoch, attempt))
+            if self._steps(packed) <= self.length:
+                break
+        else:
+            packed = self._pack(self._order(0, self._shortest))
+        # Keras reads the length once per fit, so all epochs have the same.
+        missing = (self.length - self._steps(packed)) * self.per_step
+        # Supergraphs with most graphs are split, so that no step is empty.
+        most = [max(map(len, supergraphs), default=0) for supergraphs in packed]
+        fullest = int(np.argmax(most))
+        packed[fullest] = spread(packed[fullest], len(packed[fullest]) + missing)
+        steps, budgets = [], []
+        for bucket, members in enumerate(packed):
+            groups = [
+                members[i : i + self.per_step]
+                for i in range(0, len(members), self.per_step)
+            ]
+            steps += groups
+            if groups:
+                budgets += self.batcher.shapes(self.sizes, groups, self.budgets[bucket])
+        order = np.arange(len(steps))
+        if self.seed is not None and len(self.budgets) > 1:
+            rng = np.random.default_rng([self.seed, epoch, _ATTEMPTS])
+            order = rng.permutation(len(steps))
+        return [
+            Supergraph(members, budgets[step])
+            for step in _show_shapes_first(order, budgets)
+            for members in steps[step]
+        ]
 
-        Each has the ids of its graphs as `members` and its sizes as `budget`.
-        """
-        return self._builder.composition(epoch)
-
-    def usage(self, epoch: int | None = None) -> dict[str, np.ndarray]:
-        """Return what the batches of an epoch hold, from the sizes of the graphs.
-
-        Args:
-            epoch: Number of the epoch; the current one if omitted.
-
-        Returns:
-            Resource ("graph", "node", "edge" and those of the plan) -> int64
-            [2, batches]: what its real graphs need, and what they are padded to, over
-            all replicas and hosts. Where graphs share states, both are those without
-            sharing: the arrays of steps are smaller.
-        """
-        optional(positive_int, "epoch", epoch, 0)
-        epoch = self.epoch if epoch is None else epoch
-        return self._epochs.usage(self.composition(epoch))
-
-    def fill(self, epoch: int | None = None) -> dict[str, float]:
-        """Return the share of each resource of an epoch that real graphs use.
-
-        Args:
-            epoch: Number of the epoch; the current one if omitted.
-
-        Example:
-        >>> from keras_bandgnn import Graph
-        >>> from keras_bandgnn.preprocessing import DynamicBatcher
-        >>> batcher = DynamicBatcher(budget={"node": 65, "edge": 32, "graph": 17})
-        >>> loader = GraphLoader([Graph(4, [0], [1])] * 16, batcher)
-        >>> round(loader.fill()["graph"], 2)
-        0.94
-        """
-        totals = {name: counts.sum(1) for name, counts in self.usage(epoch).items()}
-        return {k: float(used / all_) for k, (used, all_) in totals.items() if all_}
-
-    def summary(self) -> str:
-        """Return in words how many batches an epoch has, their shapes, and how full.
-
-        Example:
-        >>> from keras_bandgnn import Graph
-        >>> from keras_bandgnn.preprocessing import DynamicBatcher
-        >>> batcher = DynamicBatcher(budget={"node": 65, "edge": 32, "graph": 17})
-        >>> GraphLoader([Graph(4, [0], [1])] * 16, batcher).summary()
-        '1 batch of 65 nodes and 32 edges, 98 % and 50 % filled'
-        """
-        usage, fill = self.usage(), self.fill()
-        names = ["node"]
-        if self.plan.schedule is None:
-            # With a schedule no array is as long as the edges.
-            names.append("edge")
-        sizes = []
-        for name in names:
-            low, high = usage[name][1].min(), usage[name][1].max()
-            size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-            sizes.append(f"{size} {name}s")
-        full = [f"{100 * fill.get(name, 0):.0f} %" for name in names]
-        count = len(usage["node"][1])
-        text = f"{count:,} batch{'es' if count > 1 else ''} of {' and '.join(sizes)}, "
-        text += f"{' and '.join(full)} filled"
-        steps = [usage[name].sum(1) for name in usage if is_step_resource(name)]
-        if steps:
-            used, room = np.sum(steps, axis=0)
-            text += f" (rows and edges of the steps {100 * used / room:.0f} %)"
-        return text
-
-    def __len__(self) -> int:
-        return self._epochs.length - self._resumed_batches
-
-    @property
-    def num_batches(self) -> int:
-        """Batches that an epoch has, or that are left of a resumed one."""
-        return len(self)
-
-    def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
-        """Return the supergraphs of this host in batch `index` of an epoch."""
-        return self._builder.supergraphs(index, epoch)
-
-    def build(self, index: int, epoch: int):
-        """Build batch `index` of `epoch`: (x, y, sample_weight), or (x,).
-
-        Raises:
-            IndexError: If an epoch has no such batch.
-        """
-        positive_int("index", index, -INT32_MAX)
-        positive_int("epoch", epoch, 0)
-        if not 0 <= index < self._epochs.length:
-            raise IndexError(
-                f"Expected a batch in [0, {self._epochs.length}). Received: {index}."
-            )
-        self._share_states()
-        return self._builder.build(range(index, index + 1), epoch)[0][0]
-
-    def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
-        """Build a batch of chosen graphs, padded to a budget.
+    def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
+        """Return what steps hold, see `Loader.usage`.
 
         Args:
-            groups: For each supergraph of the batch the ids of its graphs.
-            budget: Capacities by name.
+            supergraphs: Those of an epoch.
         """
-        supergraphs = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
-        build = getattr(self._assembler, "build_within", self._assembler.build)
-        return build(supergraphs, len(supergraphs))[0][0]
-
-    def __getitem__(self, index: int):
-        if not 0 <= index < len(self):
-            raise IndexError(
-                f"Expected a batch index in [0, {len(self)}). Received: {index}."
-            )
-        began = time.perf_counter()
-        self._share_states()
-        epoch, index = self.epoch, index + self._resumed_batches
-        if self.stats.epoch != epoch or index == self._resumed_batches:
-            self._builder.stats = LoaderStats(epoch)
-        batch, figures = self._builder.get(index, epoch)
-        if index == self._epochs.length // 2 and self.shuffle:
-            self._builder.compose_in_background(epoch + 1)
-        self.stats.handed_out(began, figures)
-        return batch
-
-    def end_after(self, epoch: int | None) -> None:
-        """Build no batches ahead after an epoch; None if more may follow on any."""
-        self._builder.final = epoch
-
-    def stop_threads(self) -> None:
-        """Stop the threads that assemble, as the end of an epoch does.
-
-        The next request for a batch starts them again.
-        """
-        self._builder.stop()
-
-    def on_epoch_end(self) -> None:
-        """Move on to the next epoch, whole and in its own order."""
-        if self.shuffle:
-            self.epoch += 1
-        if not self._hold_resume:
-            self._resumed_batches = 0
-
-    def fingerprint(self) -> str:
-        """Return a hash that tells apart loaders whose epochs differ."""
-        order = [self.shuffle, self.seed, self.replicas * self.num_hosts]
-        text = json.dumps([order, self._configs], default=str)
-        digest = hashlib.sha256(text.encode())
-        for part in self.parts:
-            if part.label is not None:
-                digest.update(np.ascontiguousarray(part.label))
-        for name in sorted(self.sizes):
-            digest.update(np.ascontiguousarray(self.sizes[name]))
-        return digest.hexdigest()
-
-    def state_dict(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Return where training is, for `load_state_dict` to resume from.
-
-        Args:
-            batches: Batches of the epoch that were used.
-            epoch: The epoch, by default the current one.
-
-        Returns:
-            A dict that JSON can hold.
-        """
-        return {
-            "epoch": self.epoch if epoch is None else epoch,
-            "batch": batches,
-            "fingerprint": self.fingerprint(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any], hold: bool = False) -> None:
-        """Resume at a batch within an epoch; `len` is the number of batches left.
-
-        Args:
-            state: What `state_dict()` returned.
-            hold: Whether to stay there until `clear_resume` is called. Keras ends an
-                epoch that it only looks at, so `fit` needs that; in a custom loop
-                `on_epoch_end` moves on to a whole epoch.
-
-        Raises:
-            ValueError: If the graphs, the batcher, the plan or the seed differ.
-        """
-        if not isinstance(state, Mapping) or not _STATE.issubset(state):
-            refuse(
-                "state",
-                f"a mapping with {sorted(_STATE)}",
-                state,
-                "Pass what state_dict() returned.",
-            )
-        if state["fingerprint"] != self.fingerprint():
-            raise ValueError(
-                "Expected the graphs, labels or mask, batcher or sampler, plan, seed "
-                "and number of replicas that training began with. Received: others. "
-                "Start again without the saved progress, or restore them."
-            )
-        self._resumed_batches = 0
-        batch = positive_int("batch", state["batch"], 0)
-        if batch > self._epochs.length:
-            raise ValueError(
-                f"Expected a batch in [0, {self._epochs.length}]. Received: {batch}."
-            )
-        self.epoch, self._resumed_batches = state["epoch"], batch
-        self._hold_resume = hold
-
-    @property
-    def resumed_batches(self) -> int:
-        """Batches of the epoch that were used before `load_state_dict`."""
-        return self._resumed_batches
-
-    def clear_resume(self) -> None:
-        """Give epochs all their batches again, as before `load_state_dict`."""
-        self._resumed_batches, self._hold_resume = 0, False
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches of a whole epoch."""
-        return self._epochs.length
-
-    def to_tf_data(self):
-        """Return a `tf.data.Dataset` of the batches of an epoch.
-
-        Its signature says which sizes vary, so TensorFlow traces once whatever the
-        batcher. Each further pass over it is the next epoch, in its own order.
-        """
-        from keras_bandgnn.preprocessing.loading import exports as loader_exports
-
-        return loader_exports.to_tf_data(self, new_orders=True)
-
-    def to_torch(self, epochs: int = 1):
-        """Return a map-style `torch.utils.data.Dataset` of batches of tensors.
-
-        Use it with `DataLoader(dataset, batch_size=None, num_workers=...)`.
-
-        Args:
-            epochs: Epochs one after the other, each with its own order.
-        """
-        from keras_bandgnn.preprocessing.loading import exports as loader_exports
-
-        return loader_exports.to_torch(self, positive_int("epochs", epochs))
-
-    def to_grain(self, epochs: int = 1):
-        """Return a `grain.MapDataset` of batches of arrays.
-
-        Args:
-            epochs: Epochs one after the other, each with its own order.
-        """
-        from keras_bandgnn.preprocessing.loading import exports as loader_exports
-
-        return loader_exports.to_grain(self, positive_int("epochs", epochs))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_builder"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.begin()
-
-    def __repr__(self) -> str:
-        return (
-            f"GraphLoader(graphs={self.starts[-1]}, batches={len(self)}, "
-            f"budget={self.batcher.budget}, plan={self.plan})"
+        members = np.concatenate([s.members for s in supergraphs])
+        owner = np.repeat(
+            np.arange(len(supergraphs)), [len(s.members) for s in supergraphs]
         )
+        sizes = {k: v[members] for k, v in self.sizes.items() if k not in PER_GRAPH}
+        sizes["graph"] = np.ones(len(members), np.int64)
+        usage = {}
+        for name, needed in sizes.items():
+            used = np.bincount(owner, needed, len(supergraphs))
+            padded = [s.budget[name] for s in supergraphs]
+            counts = np.array([used, padded]).astype(np.int64)
+            usage[name] = counts.reshape(2, -1, self.per_step).sum(-1)
+        return usage
+
+
+def spread(supergraphs: list, count: int) -> list:
+    """Split the fullest supergraphs until there are `count`.
+
+    Supergraphs that cannot be split further are followed by empty ones.
+    """
+    out = list(supergraphs)
+    while len(out) < count:
+        fullest = max(range(len(out)), key=lambda i: len(out[i]), default=None)
+        if fullest is None or len(out[fullest]) < 2:
+            out.append(np.zeros(0, np.int64))
+            continue
+        half = len(out[fullest]) // 2
+        out.append(out[fullest][half:])
+        out[fullest] = out[fullest][:half]
+    return out
+
+
+def _show_shapes_first(order: np.ndarray, budgets: Sequence[Mapping]) -> list[int]:
+    """Move two steps to the front that differ in as many sizes as possible.
+
+    TensorFlow takes its signature from the first two batches of a fit: sizes that
+    differ there may vary.
+    """
+    first_with: dict[tuple, int] = {}
+    for step in order.tolist():
+        first_with.setdefault(tuple(budgets[step].values()), step)
+    if len(first_with) == 1:
+        return order.tolist()
+    shapes = np.array(list(first_with))[:_MOST_COMPARED]
+    steps = list(first_with.values())[:_MOST_COMPARED]
+    differing = (shapes[:, None] != shapes[None]).sum(axis=2)
+    pair = np.unravel_index(int(differing.argmax()), differing.shape)
+    # The larger first: memory that suffices for it suffices for all.
+    pair = sorted(pair, key=lambda i: -shapes[i].sum())
+    lead = [steps[i] for i in pair]
+    return lead + [step for step in order.tolist() if step not in lead]
 
 
 def make_assembler(

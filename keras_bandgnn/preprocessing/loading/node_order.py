@@ -7,11 +7,11 @@ import numpy as np
 from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import applied_layers
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def caller_rows(
-    graphs, loader: GraphLoader, level: str = "node"
+    graphs, loader: Loader, level: str = "node"
 ) -> Iterator[tuple[np.ndarray, int]]:
     """Yield where the nodes, or the edges, of each graph are in the caller's order.
 
@@ -31,13 +31,13 @@ def caller_rows(
         ValueError: For edges that are not the caller's.
     """
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
-    compiled = isinstance(graphs, GraphLoader)
+    compiled = isinstance(graphs, Loader)
     compiled = compiled or bool(applied_layers(graphs))
     nodes = _node_rows(graphs, loader, compiled)
     return nodes if level == "node" else _edge_rows(graphs, loader, compiled, nodes)
 
 
-def _node_rows(graphs, loader: GraphLoader, compiled: bool) -> Iterator:
+def _node_rows(graphs, loader: Loader, compiled: bool) -> Iterator:
     index = 0
     for part in loader.parts:
         for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True):
@@ -58,7 +58,7 @@ def _node_rows(graphs, loader: GraphLoader, compiled: bool) -> Iterator:
             index += 1
 
 
-def _edge_rows(graphs, loader: GraphLoader, compiled: bool, nodes) -> Iterator:
+def _edge_rows(graphs, loader: Loader, compiled: bool, nodes) -> Iterator:
     index = 0
     for part in loader.parts:
         for low, high in zip(part.edge_ptr[:-1], part.edge_ptr[1:], strict=True):

@@ -4,22 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
-from keras_bandgnn.checks import (
-    boolean,
-    instance,
-    mapping,
-    optional,
-    positive_int,
-)
+from keras_bandgnn.assembly.assembler import Supergraph, merge_parts, with_edge_types
+from keras_bandgnn.checks import boolean, instance, mapping, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.batch_builder import Composer
+from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
-    SampledGroup,
     capacity_names,
     known_labels,
     named_sizes,
@@ -37,7 +31,22 @@ _DEVIATIONS = 6.0
 _ESTIMATE = 1 << 40
 
 
-class SampleLoader(GraphLoader):
+def SampleLoader(
+    graph,
+    sampler: Sampler,
+    trimmed: bool = False,
+    rescale: bool = False,
+    shuffle: bool = True,
+    seed: int = 0,
+    num_edge_types: int | None = None,
+    replicas: int = 1,
+    prefetch: int = 4,
+    threads: int = 1,
+    host: int = 0,
+    num_hosts: int = 1,
+    features: Mapping[str, Sequence[str]] | None = None,
+    classes: bool = True,
+) -> Loader:
     """Batches that a `Sampler` cuts from a large graph, as `fit(sampler=)` uses them.
 
     Each item of the sampler (a node to train on, the root of a walk, a cluster) comes
@@ -70,6 +79,9 @@ class SampleLoader(GraphLoader):
             default all of them.
         classes: Whether labels [N] of -1 are unknown classes; otherwise numbers.
 
+    Returns:
+        A `Loader`, whose `sampler` is this one.
+
     Raises:
         ValueError: For no graph, several parts of a store, a graph whose labels are all
             missing, or arguments out of range. Without labels all nodes count.
@@ -85,141 +97,49 @@ class SampleLoader(GraphLoader):
     >>> len(loader), int(weight.sum())
     (2, 2)
     """
-
-    def __init__(
-        self,
-        graph,
-        sampler: Sampler,
-        trimmed: bool = False,
-        rescale: bool = False,
-        shuffle: bool = True,
-        seed: int = 0,
-        num_edge_types: int | None = None,
-        replicas: int = 1,
-        prefetch: int = 4,
-        threads: int = 1,
-        host: int = 0,
-        num_hosts: int = 1,
-        features: Mapping[str, Sequence[str]] | None = None,
-        classes: bool = True,
-    ):
-        super(GraphLoader, self).__init__(workers=1)
-        instance(
-            "sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])"
+    instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
+    options = loader_options(
+        shuffle, seed, replicas, prefetch, threads, host, num_hosts
+    )
+    optional(mapping, "features", features)
+    boolean("trimmed", trimmed)
+    boolean("rescale", rescale)
+    boolean("classes", classes)
+    optional(positive_int, "num_edge_types", num_edge_types, 0)
+    parts = merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph))
+    typed, num_edge_types = with_edge_types(parts, num_edge_types)
+    if len(typed) != 1:
+        raise ValueError(
+            "Expected one graph, in memory or in a store of one shard. Received: "
+            f"{len(typed)} parts. Write the graph alone into a store."
         )
-        self.sampler = sampler
-        self._take_options(shuffle, seed, replicas, prefetch, threads, host, num_hosts)
-        optional(mapping, "features", features)
-        boolean("trimmed", trimmed)
-        boolean("rescale", rescale)
-        boolean("classes", classes)
-        optional(positive_int, "num_edge_types", num_edge_types, 0)
-        parts = merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph))
-        self.parts, self.num_edge_types = with_edge_types(parts, num_edge_types)
-        if len(self.parts) != 1:
-            raise ValueError(
-                "Expected one graph, in memory or in a store of one shard. Received: "
-                f"{len(self.parts)} parts. Write the graph alone into a store."
-            )
-        (flat,) = self.parts
-        # Samplers may read types of edges that the model does not.
-        self.graph = SampledGraph(parts[0])
-        targets = _targets(flat, classes)
-        self.plan = Plan()
-        self.edge_weight, self.num_filtered = None, 0
-        self.starts = np.array([0, len(flat)])
-        items = sampler.items(self.graph, np.flatnonzero(targets))
-        if not len(items):
-            raise ValueError(
-                "Expected nodes with labels to train on. Received: none of "
-                f"{self.graph.num_nodes} nodes has a known label. Check the mask."
-            )
-        self._assembler = SampleAssembler(
-            self.graph,
-            sampler,
-            self.num_edge_types,
-            trimmed,
-            rescale,
-            targets,
-            {},
-            features,
+    # Samplers may read types of edges that the model does not.
+    graph, plan = SampledGraph(parts[0]), Plan()
+    targets = _targets(typed[0], classes)
+    items = sampler.items(graph, np.flatnonzero(targets))
+    if not len(items):
+        raise ValueError(
+            "Expected nodes with labels to train on. Received: none of "
+            f"{graph.num_nodes} nodes has a known label. Check the mask."
         )
-        self._epochs = SampledEpochs(
-            items,
-            sampler,
-            self.seed,
-            self.shuffle,
-            self.replicas,
-            self.num_hosts,
-            self._assembler,
-        )
-        if num_hosts > 1:
-            self._epochs.take_bounds()
-        groups = self._epochs.length * self._epochs.per_step
-        weight = sampler.label_weight(self.graph, groups)
-        self._assembler.expect_labels(weight, classes)
-        self.sizes = self._epochs.sizes
-        self.batcher = _Shapes()
-        self._configs = [
-            type(sampler).__name__,
-            sampler.get_config(),
-            trimmed,
-            rescale,
-            self.plan.get_config(),
-        ]
-        self._resumed_batches, self._hold_resume = 0, False
-        self.epoch = 0
-        self.begin()
-
-    @property
-    def budgets(self) -> list[dict[str, int]]:
-        """The usual budget and, where subgraphs exceeded it, larger ones."""
-        return self._assembler.budgets
-
-    @property
-    def assembler(self) -> SampleAssembler:
-        """What samples and lays out batches."""
-        return self._assembler
-
-    @property
-    def num_dropped(self) -> int:
-        """Items of an epoch that are left out: none."""
-        return 0
-
-    @property
-    def num_oversized(self) -> int:
-        """Budgets beyond the usual one that batches needed so far."""
-        return len(self.budgets) - 1
-
-    def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
-        """Build a batch of chosen items, padded to a budget.
-
-        Args:
-            groups: For each subgraph of the batch the ids of its items.
-            budget: Capacities by name.
-        """
-        key = (self.seed, 0, 0)
-        groups = [SampledGroup.of(np.asarray(i, np.int64), budget, key) for i in groups]
-        return self._assembler.build(groups, len(groups))[0][0]
-
-    def supergraphs(self, index: int, epoch: int) -> list[SampledGroup]:
-        """Return the groups of items of this host in batch `index` of an epoch."""
-        return self._builder.supergraphs(index, epoch)
-
-    def __getstate__(self):
-        return {k: v for k, v in self.__dict__.items() if k != "_builder"}
-
-    def __repr__(self) -> str:
-        return (
-            f"SampleLoader(nodes={self.graph.num_nodes}, edges={self.graph.num_edges}, "
-            f"batches={len(self)}, sampler={self.sampler}, budget={self.budgets[0]})"
-        )
-
-
-class _Shapes:
-    """What a batcher says about shapes: sizes may grow."""
-
-    fixed_shapes = False
+    assembler = SampleAssembler(
+        graph, sampler, num_edge_types, trimmed, rescale, targets, features
+    )
+    composer = SampleComposer(
+        items, assembler, options["seed"], shuffle, replicas, num_hosts
+    )
+    groups = composer.length * composer.per_step
+    assembler.expect_labels(sampler.label_weight(graph, groups), classes)
+    identity = [type(sampler).__name__, sampler.get_config(), trimmed, rescale]
+    source = Source(
+        typed,
+        num_edge_types,
+        plan,
+        configs=[*identity, plan.get_config()],
+        graph=graph,
+        sampler=sampler,
+    )
+    return Loader(source, composer, assembler, **options)
 
 
 def _targets(flat: FlatGraphs, classes: bool) -> np.ndarray:
@@ -230,31 +150,33 @@ def _targets(flat: FlatGraphs, classes: bool) -> np.ndarray:
     return known_labels(np.asarray(flat.label), classes).any(axis=1)
 
 
-class SampledEpochs:
-    """Which items form which subgraph, epoch by epoch.
+class SampleComposer(Composer):
+    """Deals out the items of a sampler.
 
     Args:
         ids: int64 [m], the items of an epoch.
-        sampler: What cuts subgraphs of them.
+        assembler: Samples, for the estimate of sizes; gets its budget.
         seed: Of orders and draws.
         shuffle: Whether epochs differ.
         replicas: Subgraphs per step of a host.
         num_hosts: Number of hosts.
-        assembler: Samples, for the estimate of sizes; gets its budget.
     """
+
+    item = "item"
+    # The rare subgraph above the budget has a larger one.
+    fixed_shapes = False
 
     def __init__(
         self,
         ids: np.ndarray,
-        sampler: Sampler,
+        assembler: SampleAssembler,
         seed: int,
         shuffle: bool,
         replicas: int,
         num_hosts: int,
-        assembler: SampleAssembler,
     ):
-        self.ids = ids
-        self.sampler = sampler
+        self.ids, self.count = ids, len(ids)
+        self.sampler = sampler = assembler.sampler
         self.seed, self.shuffle = seed, shuffle
         self.differ = shuffle
         self.per_step = replicas * num_hosts
@@ -273,6 +195,10 @@ class SampledEpochs:
         per_step = self.per_step // len(self.pools)
         self.length = max(-(-n // (sampler.batch_size * per_step)) for n in used)
         self._estimate()
+        if num_hosts > 1:
+            # All hosts have equal shapes: the largest possible sizes.
+            (budget,) = assembler.budgets
+            assembler.budgets = [{**budget, **self._bounds()}]
 
     def _estimate(self) -> None:
         """Set the budget and the sizes of an epoch from a few subgraphs."""
@@ -282,7 +208,7 @@ class SampledEpochs:
             key = (self.seed, _ESTIMATE, number)
             size = min(self.sampler.batch_size, len(self.ids))
             members = key_of(*key).choice(self.ids, size, replace=False)
-            subgraph = self.assembler.subgraph(SampledGroup.of(members, {}, key))
+            subgraph = self.assembler.subgraph(Supergraph(members, {}, key))
             tables.append(needed_sizes(subgraph, self.assembler.trimmed))
         bounds = self._bounds()
         budget = {"graph": 2, "item": self.sampler.batch_size}
@@ -309,17 +235,12 @@ class SampledEpochs:
         sizes = named_sizes(nodes, edges, self.assembler.trimmed)
         return {name: int(round_up_64(size)) for name, size in sizes.items()}
 
-    def take_bounds(self) -> None:
-        """Make the largest possible sizes the budget."""
-        (budget,) = self.assembler.budgets
-        self.assembler.budgets = [{**budget, **self._bounds()}]
-
     @property
     def budgets(self) -> list[dict[str, int]]:
         """Capacities by name."""
         return self.assembler.budgets
 
-    def composition(self, epoch: int) -> list[SampledGroup]:
+    def composition(self, epoch: int) -> list[Supergraph]:
         """Return the groups of items of an epoch; each `per_step` make a step."""
         drawn = epoch if self.shuffle else 0
         rng, pieces = key_of(self.seed, drawn), []
@@ -337,7 +258,7 @@ class SampledEpochs:
         groups = [g for s in steps for pool in pieces for g in pool[s : s + size]]
         budget = self.assembler.budgets[0]
         return [
-            SampledGroup.of(group, budget, (self.seed, drawn, number))
+            Supergraph(group, budget, (self.seed, drawn, number))
             for number, group in enumerate(groups)
         ]
 
@@ -353,22 +274,11 @@ class SampledEpochs:
             groups += np.split(order, per_order)
         return groups[:count]
 
-    def usage(self, groups: list[SampledGroup]) -> dict[str, np.ndarray]:
-        """Return the items of steps, and estimates of nodes and edges.
-
-        Args:
-            groups: Those of an epoch.
-        """
-        items = [len(group.members) for group in groups]
-        items = np.array(items).reshape(-1, self.per_step).sum(1)
-        budget, steps = self.assembler.budgets[0], len(items)
-        usage = {"graph": (items, self.per_step * budget["item"])}
-        for name in ("node", "edge"):
-            usage[name] = (
-                int(self.sizes[name][0]) // steps,
-                self.per_step * budget[name],
-            )
-        return {
-            name: np.array([np.broadcast_to(used, steps), np.full(steps, room)])
-            for name, (used, room) in usage.items()
-        }
+    def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
+        """Return the items of steps as "graph", and estimates of nodes and edges."""
+        usage = super().usage(supergraphs)
+        items = np.array([len(s.members) for s in supergraphs])
+        items = items.reshape(-1, self.per_step).sum(1)
+        room = np.full(len(items), self.per_step * self.budgets[0]["item"])
+        names = ("node", "edge")
+        return {"graph": np.array([items, room]), **{n: usage[n] for n in names}}

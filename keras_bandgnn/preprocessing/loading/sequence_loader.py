@@ -1,23 +1,32 @@
 """`SequenceLoader`: a large graph as sequences of some of its nodes."""
 
+import collections
+import dataclasses
+import threading
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
+from keras_bandgnn.assembly.assembler import (
+    BatchAssembler,
+    Supergraph,
+    with_edge_types,
+)
 from keras_bandgnn.checks import (
-    boolean,
     having,
     one_of,
     optional,
     positive_int,
-    seed_number,
     string,
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.batching.batcher import ceil64
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.loading.batch_builder import Composer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.primitives.plan import Plan
 
 ORDERS = ("random", "clusters")
@@ -25,9 +34,11 @@ ORDERS = ("random", "clusters")
 _TRIED = 16
 # Plans whose budgets are kept.
 _KEPT = 64
+# Epochs whose sequences are kept: the current one, and the next, which is built ahead.
+_EPOCHS = 2
 
 
-class SequenceLoader(keras.utils.PyDataset):
+class SequenceLoader(Loader):
     """Batches of one sequence of nodes each, with the edges between them.
 
     Every epoch splits the nodes of a graph into new sequences of equal length; each
@@ -36,7 +47,7 @@ class SequenceLoader(keras.utils.PyDataset):
     sequence has more edges than there is room for, which costs one more compilation.
 
     Give it to `fit` and `evaluate` of a `NodeClassifier` in place of the graph;
-    `predict` puts the rows of all sequences together.
+    `loader.predict(task)` puts the rows of all sequences together.
 
     Args:
         graph: A graph that has been through the model's `graph_layers()`. What they
@@ -82,7 +93,6 @@ class SequenceLoader(keras.utils.PyDataset):
         seed: int = 0,
         shuffle: bool = True,
     ):
-        super().__init__()
         if not isinstance(graph, Graph):
             raise ValueError(
                 f"Expected `graph` to be a Graph. Received: {type(graph).__name__}. "
@@ -100,33 +110,183 @@ class SequenceLoader(keras.utils.PyDataset):
                 f"Expected a node feature {mask!r} as the mask. Received: node "
                 f"features {sorted(graph.node)}."
             )
-        self.length = positive_int("length", length)
-        self.order = one_of("order", order, ORDERS)
+        positive_int("length", length)
+        one_of("order", order, ORDERS)
         if order == "clusters":
             _check_clusters(graph)
-        self.plan, self.shuffle = plan, boolean("shuffle", shuffle)
-        self.seed = seed_number("seed", seed)
+        options = loader_options(shuffle, seed)
         optional(positive_int, "num_edge_types", num_edge_types)
         if mask is not None:
             rows = np.asarray(graph.node[mask], bool)
             rows = rows.reshape(-1, *[1] * (graph.label.ndim - 1))
             label = np.where(rows, graph.label, np.array(-1, graph.label.dtype))
             graph = graph.replace(label=label)
-        self.graph = graph
         kinds = int(graph.edge_type.max(initial=0)) + 1
-        self.num_edge_types = num_edge_types or kinds
+        num_edge_types = num_edge_types or kinds
+        parts, _ = with_edge_types([FlatGraphs.from_graphs([graph])], num_edge_types)
+        composer = SequenceComposer(
+            graph, length, order, plan, num_edge_types, options["seed"], shuffle
+        )
+        config = {"length": length, "order": order, "mask": mask}
+        source = Source(
+            parts,
+            num_edge_types,
+            composer.plan,
+            configs=[config, composer.plan.get_config()],
+            graph=graph,
+        )
+        super().__init__(source, composer, SequenceAssembler(composer), **options)
+
+    def set_threshold(self, threshold: float) -> None:
+        """Change the tiles of an `AttentionPlan`, from the next batch on.
+
+        `ElasticTuner(loader.set_threshold)` calls this. Each threshold is one more
+        compilation, the first time.
+
+        Args:
+            threshold: See `AttentionPlan`.
+        """
+        from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+
+        if not isinstance(self.plan, AttentionPlan):
+            raise ValueError(
+                "Expected plan=AttentionPlan(block_size=...) for tiles. "
+                f"Received: plan={self.plan!r}."
+            )
+        self.plan = self.plan.replace(threshold=threshold, share=None)
+        self.stop_threads()
+        self.composer.set_plan(self.plan, self.epoch)
+        # Without the batches that have been built already.
+        self.begin()
+
+    def predict(self, task) -> np.ndarray:
+        """Return a task's outputs for nodes, in the order of the graph's nodes.
+
+        Args:
+            task: Such as a `NodeClassifier`.
+
+        Returns:
+            [N, ...].
+        """
+        expected = "a task that predicts for nodes, such as a NodeClassifier"
+        having("task", task, "predict_on_batch", expected)
+        having("task", task, "backbone", expected)
+        for part in self.parts:
+            task.backbone.check(part)
+        out = None
+        for index in range(self.batches_per_epoch):
+            (x, *_) = self.build(index, self.epoch)
+            values = keras.ops.convert_to_numpy(task.predict_on_batch(x))
+            sequence = int(x["graph"]["id"][0, 0])
+            nodes = self.composer.at(self.epoch).nodes[sequence]
+            if out is None:
+                shape = (self.graph.num_nodes, *values.shape[2:])
+                out = np.zeros(shape, values.dtype)
+            out[nodes] = values[0, : len(nodes)]
+        return out
+
+
+@dataclasses.dataclass
+class EpochSequences:
+    """The sequences of an epoch.
+
+    Attributes:
+        nodes: The nodes of each sequence, ascending.
+        loader: Loader of the graphs between them.
+    """
+
+    nodes: list[np.ndarray]
+    loader: GraphLoader
+
+
+class SequenceComposer(Composer):
+    """Splits the nodes of a graph into sequences, each epoch anew.
+
+    Args:
+        graph: The graph.
+        length: S, nodes of a sequence.
+        order: "random" or "clusters".
+        plan: A `Plan` or "auto".
+        num_edge_types: P.
+        seed: Of the orders.
+        shuffle: Whether orders by clusters are rotated, and epochs differ.
+    """
+
+    item = "sequence"
+    # Sequences have as many nodes, but other numbers of edges and tiles.
+    fixed_shapes = False
+    fixed_sizes = ("graph", "candidate", "node")
+    has_one_shape = False
+
+    def __init__(self, graph, length, order, plan, num_edge_types, seed, shuffle):
+        self.graph, self.order, self.plan = graph, order, plan
+        self.num_edge_types, self.seed, self.shuffle = num_edge_types, seed, shuffle
+        self.count = self.length = -(-graph.num_nodes // length)
+        self.differ = shuffle and self.length > 1
         # Edges by receiver, then sender. Not a sparse matrix of SciPy, which adds up
         # the entries of parallel edges.
         self._by_receiver = np.lexsort((graph.senders, graph.receivers))
         counts = np.bincount(graph.receivers, minlength=graph.num_nodes)
         self._edge_ptr = np.concatenate([[0], np.cumsum(counts)])
-        self.epoch = 0
         self._budget = self._estimate()
         self._batchers: dict[str, DynamicBatcher] = {}
-        self._start()
+        self._lock = threading.RLock()
+        self.set_plan(plan, 0)
+        self.plan = self.at(0).loader.plan
 
-    def __len__(self) -> int:
-        return -(-self.graph.num_nodes // self.length)
+    def set_plan(self, plan: Plan | str, epoch: int) -> None:
+        """Change the plan; its budget is that of an epoch if it is new."""
+        with self._lock:
+            self.plan = plan
+            # The budget of a plan is kept, so that its batches keep their shape.
+            batcher = self._batchers.pop(str(plan), None)
+            batcher = batcher or DynamicBatcher(1, budget=dict(self._budget))
+            self._batchers[str(plan)] = self._batcher = batcher
+            while len(self._batchers) > _KEPT:
+                del self._batchers[next(iter(self._batchers))]
+            self._epochs: collections.OrderedDict = collections.OrderedDict()
+            loader = self.at(epoch).loader
+            self.sizes, self.budgets = loader.sizes, loader.budgets
+
+    def at(self, epoch: int) -> EpochSequences:
+        """Return the sequences of an epoch, and a loader of the graphs between them."""
+        # The whole graph is the same in every epoch.
+        epoch = epoch if self.length > 1 else 0
+        with self._lock:
+            if epoch not in self._epochs:
+                nodes = self._sequences(epoch)
+                parts = [self.subgraph(part) for part in nodes]
+                loader = GraphLoader(
+                    FlatGraphs.from_graphs(parts),
+                    self._batcher,
+                    self.plan,
+                    shuffle=False,
+                    num_edge_types=self.num_edge_types,
+                )
+                self._epochs[epoch] = EpochSequences(nodes, loader)
+                while len(self._epochs) > _EPOCHS:
+                    self._epochs.popitem(last=False)
+            return self._epochs[epoch]
+
+    def composition(self, epoch: int) -> list[Supergraph]:
+        """Return the sequences of an epoch, by their numbers."""
+        steps = self.at(epoch).loader.composition(0)
+        return [
+            sequence._replace(key=(self.seed, epoch, step))
+            for step, sequence in enumerate(steps)
+        ]
+
+    def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
+        """Return what the steps of an epoch hold, see `Loader.usage`."""
+        _, epoch, _ = supergraphs[0].key
+        return self.at(epoch).loader.composer.usage(supergraphs)
+
+    def __getstate__(self):
+        return {k: v for k, v in self.__dict__.items() if k != "_lock"}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
 
     def _sequences(self, epoch: int) -> list[np.ndarray]:
         """Return the nodes of each sequence of an epoch, ascending."""
@@ -137,7 +297,7 @@ class SequenceLoader(keras.utils.PyDataset):
         else:
             turn = int(rng.integers(count)) if self.shuffle else 0
             order = np.roll(np.arange(count), turn)
-        return [np.sort(part) for part in np.array_split(order, len(self))]
+        return [np.sort(part) for part in np.array_split(order, self.length)]
 
     def _between(self, nodes: np.ndarray) -> np.ndarray:
         """Return ids of the edges among ascending nodes, by receiver and sender."""
@@ -176,126 +336,28 @@ class SequenceLoader(keras.utils.PyDataset):
         sizes = [len(self._between(nodes)) for nodes in self._sequences(0)[:_TRIED]]
         # Random sequences differ little.
         edges = int(1.1 * max(sizes)) + 64
-        longest = -(-self.graph.num_nodes // len(self))
+        longest = -(-self.graph.num_nodes // self.length)
         return {
             "node": int(ceil64(longest + 1)),
             "edge": int(ceil64(edges)),
             "graph": 2,
         }
 
-    def _start(self) -> None:
-        parts = [self.subgraph(nodes) for nodes in self._sequences(self.epoch)]
-        # The budget of a plan is kept, so that its batches keep their shape.
-        batcher = self._batchers.pop(str(self.plan), None)
-        batcher = batcher or DynamicBatcher(1, budget=dict(self._budget))
-        self._batchers[str(self.plan)] = batcher
-        while len(self._batchers) > _KEPT:
-            del self._batchers[next(iter(self._batchers))]
-        self._loader = GraphLoader(
-            FlatGraphs.from_graphs(parts),
-            batcher,
-            self.plan,
-            shuffle=False,
-            num_edge_types=self.num_edge_types,
-        )
-        self._nodes = [part.origin for part in parts]
-        self._whole = None
 
-    def __getitem__(self, index: int):
-        if len(self) > 1:
-            return self._loader[index]
-        # The whole graph is the same in every epoch.
-        if self._whole is None:
-            self._whole = self._loader[index]
-        return self._whole
+class SequenceAssembler(BatchAssembler):
+    """Makes the batches of sequences.
 
-    def on_epoch_end(self) -> None:
-        """Split the nodes into new sequences."""
-        if self.shuffle:
-            self.epoch += 1
-            if len(self) > 1:
-                self._start()
+    Args:
+        composer: Has the sequences of each epoch.
+    """
 
-    def set_threshold(self, threshold: float) -> None:
-        """Change the tiles of an `AttentionPlan`, from the next batch on.
+    def __init__(self, composer: SequenceComposer):
+        self.composer = composer
 
-        `ElasticTuner(loader.set_threshold)` calls this. Each threshold is one more
-        compilation, the first time.
-
-        Args:
-            threshold: See `AttentionPlan`.
-        """
-        from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
-
-        if not isinstance(self.plan, AttentionPlan):
-            raise ValueError(
-                "Expected plan=AttentionPlan(block_size=...) for tiles. "
-                f"Received: plan={self.plan!r}."
-            )
-        self.plan = self.plan.replace(threshold=threshold, share=None)
-        self._start()
-
-    def to_tf_data(self):
-        """Return a `tf.data.Dataset` of the batches; each pass over it is an epoch.
-
-        Numbers of edges and tiles may differ from batch to batch, as its signature
-        says. `fit` and `evaluate` of tasks use it on TensorFlow.
-        """
-        tf = optional_import("tensorflow", "keras-bandgnn[tensorflow]", "this data set")
-
-        def spec(array, path):
-            shape = list(array.shape)
-            if "edge" in path or "plan" in path:
-                shape[1] = None
-            return tf.TensorSpec(shape, array.dtype)
-
-        def specs(tree, path=()):
-            if isinstance(tree, dict):
-                return {k: specs(v, (*path, k)) for k, v in tree.items()}
-            return spec(tree, path)
-
-        passes = []
-
-        def batches():
-            if passes:
-                self.on_epoch_end()
-            passes.append(None)
-            for index in range(len(self)):
-                yield self[index]
-
-        dataset = tf.data.Dataset.from_generator(
-            batches, output_signature=tuple(specs(part) for part in self[0])
-        )
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
-
-    def check(self, task) -> None:
-        """Raise a ValueError if the graph lacks what a task's backbone reads."""
-        for part in self._loader.parts:
-            task.backbone.check(part)
-
-    def predict(self, task) -> np.ndarray:
-        """Return a task's outputs for nodes, in the order of the graph's nodes.
-
-        Args:
-            task: Such as a `NodeClassifier`.
-
-        Returns:
-            [N, ...].
-        """
-        expected = "a task that predicts for nodes, such as a NodeClassifier"
-        having("task", task, "predict_on_batch", expected)
-        self.check(having("task", task, "backbone", expected))
-        out = None
-        for index in range(len(self)):
-            (x, *_) = self[index]
-            values = keras.ops.convert_to_numpy(task.predict_on_batch(x))
-            graph = int(x["graph"]["id"][0, 0])
-            nodes = self._nodes[graph]
-            if out is None:
-                shape = (self.graph.num_nodes, *values.shape[2:])
-                out = np.zeros(shape, values.dtype)
-            out[nodes] = values[0, : len(nodes)]
-        return out
+    def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
+        """Build batches; see `BatchAssembler.build`."""
+        _, epoch, _ = supergraphs[0].key
+        return self.composer.at(epoch).loader.assembler.build(supergraphs, replicas)
 
 
 def _check_clusters(graph: Graph) -> None:

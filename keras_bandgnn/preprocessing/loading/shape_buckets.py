@@ -9,13 +9,13 @@ from keras_bandgnn.preprocessing.batching.batcher import (
     Batcher,
     round_up_power_of_two,
 )
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 
 # Smaller supergraphs do not run faster.
 _LEAST_NODES = 64
 
 
-def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator[dict]:
+def prediction_batches(loader: Loader, batcher: Batcher | None) -> Iterator[dict]:
     """Yield a loader's batches; few graphs are padded to a rung of a ladder.
 
     Graphs that fill several batches are padded to the budget, as for training. Where

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph
-from keras_bandgnn.assembly.padded_rows import stack
+from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
+from keras_bandgnn.assembly.padded_rows import PaddedRows, picked_rows, stack
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
@@ -20,19 +20,6 @@ from keras_bandgnn.primitives.segment import Segment
 
 # Factor between the budgets of batches that do not fit the usual one.
 _GROWTH = 1.25
-
-
-class SampledGroup(Supergraph):
-    """The items of a subgraph, and the numbers that its random draws depend on."""
-
-    key: tuple[int, ...] = (0,)
-
-    @classmethod
-    def of(cls, items, budget: dict[str, int], key: tuple[int, ...]) -> "SampledGroup":
-        """Return a group with a key."""
-        group = cls(items, budget)
-        group.key = key
-        return group
 
 
 def needed_sizes(subgraph: Subgraph, trimmed: bool) -> dict[str, int]:
@@ -64,7 +51,7 @@ def capacity_names(kind: str, layers: int) -> list[str]:
     return [kind, *(f"{kind}:{number}" for number in range(1, layers))]
 
 
-class SampleAssembler:
+class SampleAssembler(BatchAssembler):
     """Samples and lays out batches; see `keras_bandgnn.batch`, sampled batches.
 
     Args:
@@ -74,7 +61,6 @@ class SampleAssembler:
         trimmed: Whether each layer reads no more rows than it needs.
         rescale: Whether edges are weighed so that sums of messages are unbiased.
         targets: bool [N], nodes whose labels count.
-        budget: Capacities by name; "graph" is 2.
         features: Names of the features that batches have, of "node" and "edge"; by
             default all of them.
     """
@@ -87,7 +73,6 @@ class SampleAssembler:
         trimmed: bool,
         rescale: bool,
         targets: np.ndarray,
-        budget: Mapping[str, int],
         features: Mapping[str, Sequence[str]] | None = None,
     ):
         self.graph = graph
@@ -96,11 +81,15 @@ class SampleAssembler:
         self.trimmed = trimmed
         self.rescale = rescale
         self.targets = targets
-        self.budgets = [dict(budget)]
+        # The usual capacities by name, "graph" 2 among them, and larger ones.
+        self.budgets: list[dict[str, int]] = [{}]
         self._memory = ReusedMemory()
         # What labels add up to in a subgraph, [C] of the targets; see `expect_labels`.
         self._expected: dict[str, np.ndarray] = {}
-        self._degrees = sampler.degrees(graph) if sampler.of_whole_graph else None
+        self._degrees: dict[str, np.ndarray] = {}
+        if sampler.of_whole_graph:
+            degree, loops = (v.astype(np.float32) for v in sampler.degrees(graph))
+            self._degrees = {"degree": degree, "loops": loops}
         flat = graph.flat
         names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
         self.node, self.edge = (
@@ -129,22 +118,17 @@ class SampleAssembler:
         numbers = {"count": weight * count, "total": weight * total}
         self._expected = {n: v.astype(np.float32) for n, v in numbers.items()}
 
-    def subgraph(self, group: SampledGroup) -> Subgraph:
+    def subgraph(self, group: Supergraph) -> Subgraph:
         """Return the subgraph of a group of items."""
         rng = key_of(*group.key)
         return self.sampler.subgraph(self.graph, group.members, rng, self.rescale)
 
-    def build(self, groups: Sequence[SampledGroup], replicas: int) -> list[tuple]:
-        """Build batches.
+    def build(self, groups: Sequence[Supergraph], replicas: int) -> list[tuple]:
+        """Build batches; see `BatchAssembler.build`. "graph" counts items.
 
         Args:
             groups: The items of the batches, one after the other.
             replicas: G, groups per batch.
-
-        Returns:
-            For each batch (x, y, sample_weight), or (x,) without labels, and for
-            "node", "edge" and "graph" how many rows are real and how many there are;
-            "graph" counts items.
         """
         batches = []
         for first in range(0, len(groups), replicas):
@@ -181,99 +165,85 @@ class SampleAssembler:
             columns: Columns of the nodes by name, each [N, ...]; by default the
                 features of the graph.
         """
-        node = self._nodes(subgraphs, budget, columns)
-        edge = self._edges(subgraphs, budget)
+        nodes = picked_rows([s.nodes for s in subgraphs], budget["node"], "nodes")
+        edges = picked_rows([s.edges for s in subgraphs], budget["edge"], "edges")
         x = {
-            "node": node,
-            "edge": edge,
+            "node": self._nodes(nodes, self.node if columns is None else columns),
+            "edge": self._edges(edges, subgraphs, budget),
             "graph": self._graphs(subgraphs),
         }
         if self.sampler.of_whole_graph:
-            x["sampled"] = self._sampled(subgraphs, budget)
+            x["sampled"] = {
+                name: _whole(nodes, nodes.column([values]))
+                for name, values in self._degrees.items()
+            }
+            if self.rescale:
+                weight = _joined(subgraphs, "edge_weight")
+                x["sampled"]["weight"] = _whole(
+                    edges, edges.padded(weight, 0, np.float32)
+                )
         steps = [self._plans(each, budget) for each in subgraphs]
-        if self.trimmed:
-            x["hops"] = stack(steps)
-        else:
-            x["plan"] = stack(steps)
+        x["hops" if self.trimmed else "plan"] = stack(steps)
         name = f"node:{self.sampler.num_hops}" if self.trimmed else "node"
-        ids = [each.nodes[: each.node_ends[0]] for each in subgraphs]
-        read = gathered(self.targets, ids, budget[name])
+        targets = [s.nodes[: s.node_ends[0]] for s in subgraphs]
+        rows = picked_rows(targets, budget[name], "nodes")
+        read = _whole(rows, rows.column([self.targets]))
         x["read"] = {"mask": read}
         if self.graph.flat.label is None:
             return (x,)
         for name, values in self._expected.items():
             x["read"][name] = np.repeat(values[None], len(subgraphs), 0)
-        y, weight = self._labels(subgraphs, ids, read)
+        flat, weight = self.graph.flat, read.astype(np.float32)
+        y = _whole(rows, rows.column([flat.label]))
+        if SAMPLE_WEIGHT in flat.node:
+            weight *= _whole(rows, rows.column([flat.node[SAMPLE_WEIGHT]]))
         if subgraphs[0].node_weight is not None:
-            factor = np.zeros(read.shape, np.float32)
-            for g, each in enumerate(subgraphs):
-                factor[g, : each.node_ends[0]] = each.node_weight
-            x["read"]["weight"] = factor
-            weight = weight * factor
+            factor = rows.padded(_joined(subgraphs, "node_weight"), 0, np.float32)
+            x["read"]["weight"] = _whole(rows, factor)
+            weight = weight * x["read"]["weight"]
         return x, y, weight
 
-    def _nodes(self, subgraphs, budget, columns=None) -> dict[str, np.ndarray]:
-        count = budget["node"]
-        ids = [each.nodes for each in subgraphs]
-        columns = self.node if columns is None else columns
-        out = {name: self._gathered(v, ids, count) for name, v in columns.items()}
-        out["graph_id"] = np.ones((len(ids), count), np.int32)
-        out["mask"] = np.zeros((len(ids), count), bool)
-        for g, each in enumerate(ids):
-            out["graph_id"][g, : len(each)] = 0
-            out["mask"][g, : len(each)] = True
-        return out
+    def _features(self, rows: PaddedRows, columns: Mapping) -> dict[str, np.ndarray]:
+        return {
+            name: _whole(rows, rows.column([values], empty=self._memory.empty))
+            for name, values in columns.items()
+        }
 
-    def _gathered(self, values, ids, count: int) -> np.ndarray:
-        return gathered(values, ids, count, memory=self._memory)
+    def _nodes(self, rows: PaddedRows, columns: Mapping) -> dict[str, np.ndarray]:
+        out = self._features(rows, columns)
+        graph_id = rows.padded(np.zeros(len(rows.counts)), 1)
+        return {
+            **out,
+            "graph_id": _whole(rows, graph_id),
+            "mask": _whole(rows, rows.mask()),
+        }
 
-    def _edges(self, subgraphs, budget) -> dict[str, np.ndarray]:
-        count, flat = budget["edge"], self.graph.flat
-        ids = [each.edges for each in subgraphs]
-        out = {name: self._gathered(v, ids, count) for name, v in self.edge.items()}
-        shape = (len(ids), count)
-        out["sender"] = np.zeros(shape, np.int32)
-        out["receiver"] = np.full(shape, budget["node"], np.int32)
-        out["type"] = np.zeros(shape, np.int32)
+    def _edges(self, rows: PaddedRows, subgraphs, budget) -> dict[str, np.ndarray]:
+        columns = {
+            "sender": rows.padded(_joined(subgraphs, "sender"), 0),
+            "receiver": rows.padded(_joined(subgraphs, "receiver"), budget["node"]),
+            "type": np.zeros(rows.offsets[-1], np.int32),
+            "mask": rows.mask(),
+        }
         if self.num_types > 1:
-            out["type"] = gathered(flat.edge_type, ids, count)
-        out["mask"] = np.zeros(shape, bool)
-        for g, each in enumerate(subgraphs):
-            length = len(each.edges)
-            out["sender"][g, :length] = each.sender
-            out["receiver"][g, :length] = each.receiver
-            out["mask"][g, :length] = True
-        return out
+            columns["type"] = rows.column([self.graph.flat.edge_type])
+        columns = {name: _whole(rows, values) for name, values in columns.items()}
+        return {**self._features(rows, self.edge), **columns}
 
     def _graphs(self, subgraphs) -> dict[str, np.ndarray]:
-        shape = (len(subgraphs), 2)
-        out = {}
-        for name, values in self.graph.flat.context.items():
-            out[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
-            if len(values) == 1:
-                out[name][:, 0] = values[0]
-        out["mask"] = np.zeros(shape, bool)
-        out["mask"][:, 0] = True
-        for name in ("n_node", "n_edge"):
-            out[name] = np.zeros(shape, np.int32)
-        out["id"] = np.full(shape, -1, np.int32)
-        out["id"][:, 0] = 0
-        for g, each in enumerate(subgraphs):
-            out["n_node"][g, 0] = len(each.nodes)
-            out["n_edge"][g, 0] = len(each.edges)
-        return out
-
-    def _sampled(self, subgraphs, budget) -> dict[str, np.ndarray]:
-        ids = [each.nodes for each in subgraphs]
-        out = {
-            name: gathered(values, ids, budget["node"], np.float32)
-            for name, values in zip(("degree", "loops"), self._degrees, strict=True)
+        # The context is that of the graph; several have none in common.
+        rows = picked_rows([np.zeros(1, np.int64)] * len(subgraphs), 2, "graphs")
+        columns = {
+            name: rows.column([v if len(v) == 1 else np.zeros_like(v[:1])])
+            for name, v in self.graph.flat.context.items()
         }
-        if self.rescale:
-            out["weight"] = np.zeros((len(ids), budget["edge"]), np.float32)
-            for g, each in enumerate(subgraphs):
-                out["weight"][g, : len(each.edges)] = each.edge_weight
-        return out
+        columns |= {
+            "mask": rows.mask(),
+            "n_node": rows.padded([len(s.nodes) for s in subgraphs], 0),
+            "n_edge": rows.padded([len(s.edges) for s in subgraphs], 0),
+            "id": rows.padded(np.zeros(len(subgraphs)), -1),
+        }
+        return {name: _whole(rows, values) for name, values in columns.items()}
 
     def _plans(self, subgraph: Subgraph, budget: Mapping) -> dict:
         """Return `x["plan"]` of a subgraph, or `x["hops"]` if it is trimmed."""
@@ -317,15 +287,6 @@ class SampleAssembler:
         segment = Segment()
         return {segment.key(): segment.pack(edges, {segment.key(): capacity})}
 
-    def _labels(self, subgraphs, ids, read) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels of the rows after the last layer, and sample weights."""
-        flat, count = self.graph.flat, read.shape[1]
-        y, weight = gathered(flat.label, ids, count), read.astype(np.float32)
-        own = flat.node.get(SAMPLE_WEIGHT)
-        if own is not None:
-            weight *= gathered(own, ids, count)
-        return y, weight
-
 
 def known_labels(label: np.ndarray, classes: bool) -> np.ndarray:
     """Return which labels are known, bool [N, C] of C targets.
@@ -340,28 +301,13 @@ def known_labels(label: np.ndarray, classes: bool) -> np.ndarray:
     return known.reshape(len(label), -1)
 
 
-def gathered(
-    values, ids: Sequence[np.ndarray], count: int, dtype=None, memory=None
-) -> np.ndarray:
-    """Return rows of a column, [G, count, ...], padded with zeros.
+def _whole(rows: PaddedRows, values: np.ndarray) -> np.ndarray:
+    """Return a padded column by supergraphs, [G, capacity, ...]."""
+    return rows.cut(values, 0, len(rows.place))
 
-    Args:
-        values: [n, ...].
-        ids: Of each supergraph the rows, int64.
-        count: Capacity.
-        dtype: That of the result; by default that of `values`.
-        memory: `ReusedMemory` for the result, or None.
-    """
-    empty = np.empty if memory is None else memory.empty
-    out = empty((len(ids), count, *values.shape[1:]), dtype or values.dtype)
-    for g, rows in enumerate(ids):
-        if out.dtype == values.dtype and len(rows):
-            # With "wrap" NumPy writes into `out` directly; the rows are in range.
-            values.take(rows, axis=0, out=out[g, : len(rows)], mode="wrap")
-        else:
-            out[g, : len(rows)] = values[rows]
-        out[g, len(rows) :] = 0
-    return out
+
+def _joined(subgraphs: Sequence[Subgraph], name: str) -> np.ndarray:
+    return np.concatenate([getattr(subgraph, name) for subgraph in subgraphs])
 
 
 def _figures(groups, subgraphs, budget) -> dict[str, tuple[int, int]]:

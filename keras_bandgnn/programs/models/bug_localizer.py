@@ -12,7 +12,7 @@ from keras_bandgnn.models.label_checks import require_label_level
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.ops.graph_segments import GraphSegments
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.edge_choice import ChoiceAccuracy, ChoiceCrossentropy
 
 _LEAST = -1e9
@@ -203,7 +203,7 @@ class BugLocalizer(MaskedTask):
             found.append(rows)
         return found
 
-    def check_labels(self, loader: GraphLoader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError unless each graph has one right edge."""
         for part in loader.parts:
             if part.label is None:

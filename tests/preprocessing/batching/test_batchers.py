@@ -17,7 +17,7 @@ from keras_bandgnn.preprocessing.batching.batcher import (
     round_up_power_of_two,
 )
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import pack_best_fit
-from keras_bandgnn.preprocessing.loading.epochs import Epochs
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphComposer
 
 
 def path_graph(nodes, edges):
@@ -224,7 +224,7 @@ def test_best_fit_wastes_little():
     for packing in ("sequential", "best_fit"):
         batcher = DynamicBatcher(31, packing=packing)
         batcher.adapt(sizes)
-        epochs = Epochs(sizes, batcher, 0, 1)
+        epochs = GraphComposer(sizes, batcher, 0, 1)
         made = epochs.composition(1)
         assert sorted(np.concatenate([s.members for s in made])) == list(range(4000))
         waste[packing] = [
@@ -240,7 +240,7 @@ def test_quantile_budgets_of_few_graphs_fill_the_last_supergraph():
     sizes = {"node": nodes, "edge": (nodes * rng.uniform(3, 4, 300)).astype(np.int64)}
     batcher = DynamicBatcher(31, packing="best_fit")
     batcher.adapt(sizes)
-    made = Epochs(sizes, batcher, 0, 1).composition(0)
+    made = GraphComposer(sizes, batcher, 0, 1).composition(0)
     for name, most in (("node", 0.05), ("edge", 0.1)):
         padded = sum(s.budget[name] for s in made)
         assert 1 - sizes[name].sum() / padded < most

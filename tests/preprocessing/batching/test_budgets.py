@@ -22,7 +22,7 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     pack_best_fit,
     pack_sequential,
 )
-from keras_bandgnn.preprocessing.loading.epochs import spread
+from keras_bandgnn.preprocessing.loading.graph_loader import spread
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives import (
     Banded,

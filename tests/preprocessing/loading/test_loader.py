@@ -7,7 +7,7 @@ from keras_bandgnn.data import FlatGraphs, open_store, write_store
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.preprocessing.batching.batcher import ceil64
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import pack_sequential
-from keras_bandgnn.preprocessing.loading.epochs import spread
+from keras_bandgnn.preprocessing.loading.graph_loader import spread
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph
 

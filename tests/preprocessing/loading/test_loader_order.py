@@ -278,13 +278,13 @@ def test_signatures_of_sizes_that_are_divided():
 
 def counted(loader, monkeypatch):
     """The number of batches that a loader has built, as a list of one for each call."""
-    calls, build = [], loader._assembler.build
+    calls, build = [], loader.assembler.build
 
     def counting(supergraphs, replicas):
         calls.extend([None] * (len(supergraphs) // replicas))
         return build(supergraphs, replicas)
 
-    monkeypatch.setattr(loader._assembler, "build", counting)
+    monkeypatch.setattr(loader.assembler, "build", counting)
     return calls
 
 
@@ -346,7 +346,7 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
 
 def test_nothing_more_is_built_once_threads_were_stopped(monkeypatch):
     loader = GraphLoader(graphs_of(range(2, 90)), DynamicBatcher(2), prefetch=99)
-    calls, build, go_on = [], loader._assembler.build, threading.Event()
+    calls, build, go_on = [], loader.assembler.build, threading.Event()
 
     def first_of_all(supergraphs, replicas):
         if calls:
@@ -354,7 +354,7 @@ def test_nothing_more_is_built_once_threads_were_stopped(monkeypatch):
         calls.append(len(supergraphs))
         return build(supergraphs, replicas)
 
-    monkeypatch.setattr(loader._assembler, "build", first_of_all)
+    monkeypatch.setattr(loader.assembler, "build", first_of_all)
     loader[0]
     loader.stop_threads()
     go_on.set()
@@ -395,15 +395,15 @@ def test_drop_trigger_counts_what_it_loses():
 
 def test_a_failed_composition_is_forgotten(monkeypatch):
     loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(3))
-    compose = loader._epochs.composition
+    compose = loader.composer.composition
 
     def interrupted(epoch):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(loader._epochs, "composition", interrupted)
+    monkeypatch.setattr(loader.composer, "composition", interrupted)
     with pytest.raises(KeyboardInterrupt):
         loader.composition(0)
-    monkeypatch.setattr(loader._epochs, "composition", compose)
+    monkeypatch.setattr(loader.composer, "composition", compose)
     assert loader.composition(0)
 
 

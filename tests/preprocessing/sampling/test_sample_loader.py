@@ -184,7 +184,7 @@ def test_subgraphs_above_the_budget_are_not_lost():
     loader = make("neighbours")
     usual = loader.budgets[0]
     small = {k: v if k in ("graph", "item") else 8 for k, v in usual.items()}
-    loader._assembler.budgets[:] = [small]
+    loader.assembler.budgets[:] = [small]
     _, _, weight = loader[0]
     members = loader.supergraphs(0, 0)[0].members
     assert weight.sum() == len(members)
@@ -282,7 +282,7 @@ def test_figures():
     epoch_of(loader)
     assert 0.3 < loader.fill()["graph"] <= 1
     assert loader.usage()["graph"][0].sum() == 100
-    assert "SampleLoader(nodes=150" in repr(loader)
+    assert repr(loader).startswith("Loader(items=100, batches=7, budget=")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`Epochs`: which graphs form which batch; `BatchBuilder` builds them ahead of use."""
+"""`Composer`: which ids form which batch; `BatchBuilder` builds them ahead of use."""
 
 import dataclasses
 import threading
@@ -9,14 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
-from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
 
-_TRIALS = 9
-_FEW_TRIALS = 3
-_MANY_GRAPHS = 20_000
-_ATTEMPTS = 64
-# Shapes among which the first two batches are chosen.
-_MOST_COMPARED = 200
 # A block of batches that are built together has at most this many, and this many rows.
 _LONGEST_BLOCK = 8
 _MOST_ROWS = 131_072
@@ -24,161 +17,63 @@ _MOST_ROWS = 131_072
 _LONG_S = 0.01
 
 
-class Epochs:
-    """Compositions of epochs, from the sizes of the graphs alone.
+class Composer:
+    """Deals out the supergraphs of each epoch: ids, sizes and the key of random draws.
 
-    All epochs have the same number of steps, and each holds every graph once (except
-    those that the batcher drops). `differ` says whether each has an order of its own.
-
-    Args:
-        sizes: Resource -> int64 [n], what each graph needs.
-        batcher: What packs. One without a budget is adapted to the graphs.
-        seed: Seed of the orders; None for the given order in every epoch.
-        per_step: Supergraphs per step, over all replicas and hosts.
+    A composer reads sizes, not arrays, so that the length of an epoch is exact and any
+    step of any epoch can be asked for. Subclasses set `length`, `count`, `sizes` and
+    `budgets`, and override `composition` and `usage`.
     """
 
-    def __init__(
-        self,
-        sizes: Mapping[str, np.ndarray],
-        batcher: Batcher,
-        seed: int | None,
-        per_step: int,
-    ):
-        self.sizes = sizes
-        self.batcher = batcher
-        self.seed = seed
-        self.per_step = per_step
-        batcher.check_names(sizes)
-        if not batcher.is_adapted(sizes):
-            batcher.complete(sizes)
-        self.bucket, self.budgets = batcher.split(sizes)
-        self.length = self._plan_length()
-        self.differ = seed is not None and len(self.bucket) > 1
-
-    def _pack(self, order: np.ndarray) -> list[list[np.ndarray]]:
-        """Pack an order of all graphs into supergraphs: whole steps for each bucket."""
-        out = []
-        for bucket, budget in enumerate(self.budgets):
-            members = order[self.bucket[order] == bucket]
-            packed = self.batcher.pack(self.sizes, members, budget)
-            packed = [m for m in packed if m.size]
-            out.append(spread(packed, -(-len(packed) // self.per_step) * self.per_step))
-        return out
-
-    def _order(self, epoch: int, attempt: int) -> np.ndarray:
-        total = len(self.bucket)
-        if self.seed is None:
-            return np.arange(total)
-        return np.random.default_rng([self.seed, epoch, attempt]).permutation(total)
-
-    def _steps(self, packed: list) -> int:
-        return sum(map(len, packed)) // self.per_step
-
-    def _plan_length(self) -> int:
-        """Return the steps of every epoch: the median over a few orders."""
-        trials = _TRIALS if len(self.bucket) < _MANY_GRAPHS else _FEW_TRIALS
-        if self.seed is None:
-            trials = 1
-        counts = [self._steps(self._pack(self._order(0, a))) for a in range(trials)]
-        if not max(counts):
-            raise ValueError(
-                "Expected at least one graph within the budget "
-                f"{self.batcher.budget}. Received: none (oversize="
-                f"{self.batcher.oversize!r})."
-            )
-        self._shortest = int(np.argmin(counts))
-        return int(np.median(counts))
+    # Name of what the ids count.
+    item = "graph"
+    # Number of ids, and of steps of every epoch.
+    count: int
+    length: int
+    # Supergraphs of a step, over all replicas and hosts.
+    per_step = 1
+    # Whether each epoch has an order of its own.
+    differ = True
+    # Whether every batch has the sizes of one of `budgets`, and the sizes that never
+    # vary where this is False.
+    fixed_shapes = True
+    fixed_sizes: Sequence[str] = ("graph", "candidate")
+    # Resource -> int64 [n], what graphs need; or [1], what an epoch needs in all.
+    sizes: Mapping[str, np.ndarray]
+    # The usual capacities by name and, where batches exceed them, larger ones.
+    budgets: list[dict[str, int]]
 
     def composition(self, epoch: int) -> list[Supergraph]:
         """Return the supergraphs of an epoch; each `per_step` of them make a step."""
-        for attempt in range(_ATTEMPTS):
-            packed = self._pack(self._order(epoch, attempt))
-            if self._steps(packed) <= self.length:
-                break
-        else:
-            packed = self._pack(self._order(0, self._shortest))
-        # Keras reads the length once per fit, so all epochs have the same.
-        missing = (self.length - self._steps(packed)) * self.per_step
-        # Supergraphs with most graphs are split, so that no step is empty.
-        most = [max(map(len, supergraphs), default=0) for supergraphs in packed]
-        fullest = int(np.argmax(most))
-        packed[fullest] = spread(packed[fullest], len(packed[fullest]) + missing)
-        steps, budgets = [], []
-        for bucket, members in enumerate(packed):
-            groups = [
-                members[i : i + self.per_step]
-                for i in range(0, len(members), self.per_step)
-            ]
-            steps += groups
-            if groups:
-                budgets += self.batcher.shapes(self.sizes, groups, self.budgets[bucket])
-        order = np.arange(len(steps))
-        if self.seed is not None and len(self.budgets) > 1:
-            rng = np.random.default_rng([self.seed, epoch, _ATTEMPTS])
-            order = rng.permutation(len(steps))
-        return [
-            Supergraph(members, budgets[step])
-            for step in _show_shapes_first(order, budgets)
-            for members in steps[step]
-        ]
+        raise NotImplementedError
 
     def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
-        """Return what steps hold, see `GraphLoader.usage`.
+        """Return what the steps of an epoch hold, see `Loader.usage`.
 
-        Args:
-            supergraphs: Those of an epoch.
+        Without sizes of each id all steps hold as much in the mean.
         """
-        members = np.concatenate([s.members for s in supergraphs])
-        owner = np.repeat(
-            np.arange(len(supergraphs)), [len(s.members) for s in supergraphs]
-        )
-        sizes = {k: v[members] for k, v in self.sizes.items() if k not in PER_GRAPH}
-        sizes["graph"] = np.ones(len(members), np.int64)
+        budget, steps = self.budgets[0], len(supergraphs) // self.per_step
         usage = {}
-        for name, needed in sizes.items():
-            used = np.bincount(owner, needed, len(supergraphs))
-            padded = [s.budget[name] for s in supergraphs]
-            counts = np.array([used, padded]).astype(np.int64)
-            usage[name] = counts.reshape(2, -1, self.per_step).sum(-1)
+        for name, total in self.sizes.items():
+            room = self.per_step * budget[name]
+            means = int(total[0]) // steps, room
+            usage[name] = np.repeat(np.array([means]).T, steps, axis=1)
         return usage
 
+    @property
+    def has_one_shape(self) -> bool:
+        """Whether all batches so far have one shape."""
+        return len(self.budgets) == 1
 
-def spread(supergraphs: list, count: int) -> list:
-    """Split the fullest supergraphs until there are `count`.
+    @property
+    def num_oversized(self) -> int:
+        """Ids, or budgets, above the usual one."""
+        return len(self.budgets) - 1
 
-    Supergraphs that cannot be split further are followed by empty ones.
-    """
-    out = list(supergraphs)
-    while len(out) < count:
-        fullest = max(range(len(out)), key=lambda i: len(out[i]), default=None)
-        if fullest is None or len(out[fullest]) < 2:
-            out.append(np.zeros(0, np.int64))
-            continue
-        half = len(out[fullest]) // 2
-        out.append(out[fullest][half:])
-        out[fullest] = out[fullest][:half]
-    return out
-
-
-def _show_shapes_first(order: np.ndarray, budgets: Sequence[Mapping]) -> list[int]:
-    """Move two steps to the front that differ in as many sizes as possible.
-
-    TensorFlow takes its signature from the first two batches of a fit: sizes that
-    differ there may vary.
-    """
-    first_with: dict[tuple, int] = {}
-    for step in order.tolist():
-        first_with.setdefault(tuple(budgets[step].values()), step)
-    if len(first_with) == 1:
-        return order.tolist()
-    shapes = np.array(list(first_with))[:_MOST_COMPARED]
-    steps = list(first_with.values())[:_MOST_COMPARED]
-    differing = (shapes[:, None] != shapes[None]).sum(axis=2)
-    pair = np.unravel_index(int(differing.argmax()), differing.shape)
-    # The larger first: memory that suffices for it suffices for all.
-    pair = sorted(pair, key=lambda i: -shapes[i].sum())
-    lead = [steps[i] for i in pair]
-    return lead + [step for step in order.tolist() if step not in lead]
+    def num_dropped(self, supergraphs: Sequence[Supergraph]) -> int:
+        """Return how many ids the supergraphs of an epoch leave out."""
+        del supergraphs
+        return 0
 
 
 @dataclasses.dataclass
@@ -261,7 +156,7 @@ class BatchBuilder:
     built ahead.
 
     Args:
-        epochs: Which graphs form which supergraph.
+        composer: Which ids form which supergraph.
         assembler: Lays out the arrays.
         replicas: G, supergraphs per batch.
         host: Index of the host.
@@ -273,7 +168,7 @@ class BatchBuilder:
 
     def __init__(
         self,
-        epochs: Epochs,
+        composer: Composer,
         assembler,
         replicas: int,
         host: int,
@@ -283,7 +178,7 @@ class BatchBuilder:
     ):
         self.stats = LoaderStats()
         self.final: int | None = None
-        self._epochs = epochs
+        self._composer = composer
         self._assembler = assembler
         self._replicas, self._host, self._num_hosts = replicas, host, num_hosts
         self._block_length = self._choose_block_length()
@@ -300,7 +195,7 @@ class BatchBuilder:
 
     def _choose_block_length(self) -> int:
         """Return how many batches one call should build."""
-        sizes, batches = self._epochs.sizes, self._epochs.length * self._num_hosts
+        sizes, batches = self._composer.sizes, self._composer.length * self._num_hosts
         rows = sum(int(sizes[name].sum()) for name in ("node", "edge")) // batches
         return max(1, min(_LONGEST_BLOCK, _MOST_ROWS // max(rows, 1)))
 
@@ -325,7 +220,7 @@ class BatchBuilder:
     @property
     def _comes_again(self) -> bool:
         """Whether all epochs are the same block, such as a whole graph."""
-        return self._last_block == 0 and not self._epochs.differ
+        return self._last_block == 0 and not self._composer.differ
 
     def build(self, indices: range, epoch: int) -> list[tuple]:
         """Build batches, each with the figures that `stats` counts."""
@@ -357,7 +252,7 @@ class BatchBuilder:
         if missing:
             try:
                 began = time.perf_counter()
-                future.set_result(self._epochs.composition(epoch))
+                future.set_result(self._composer.composition(epoch))
                 self._composing_s = time.perf_counter() - began
             except BaseException as error:
                 self._composed.pop(epoch, None)
@@ -389,18 +284,18 @@ class BatchBuilder:
 
     @property
     def _last_block(self) -> int:
-        return (self._epochs.length - 1) // self._block_length
+        return (self._composer.length - 1) // self._block_length
 
     def _indices(self, block: int) -> range:
         first = block * self._block_length
-        return range(first, min(first + self._block_length, self._epochs.length))
+        return range(first, min(first + self._block_length, self._composer.length))
 
     def _block(self, block: int, epoch: int) -> list:
         if not self._threads:
             return self.build(self._indices(block), epoch)
         ahead = range(block, block + self._blocks + 1)
         keys = [(epoch, b) for b in ahead if b <= self._last_block]
-        if self._epochs.differ and (self.final is None or epoch < self.final):
+        if self._composer.differ and (self.final is None or epoch < self.final):
             # The first blocks of the next epoch follow on the last ones of this.
             later = [b - self._last_block - 1 for b in ahead[len(keys) :]]
             keys += [(epoch + 1, b) for b in later if b <= self._last_block]

@@ -1,0 +1,108 @@
+"""All kinds of loaders: random access, threads, pickles and state."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn import preprocessing
+from keras_bandgnn.testing import random_graph
+
+N = 60
+
+
+def graph(**changes):
+    rng = np.random.default_rng(0)
+    made = kb.Graph(
+        N,
+        *rng.integers(0, N, (2, 240)),
+        node={"h": rng.normal(size=(N, 3)).astype("float32")},
+        label=rng.integers(0, 3, N),
+        label_level="node",
+    )
+    return made.replace(**changes)
+
+
+def pairs():
+    return np.random.default_rng(1).integers(0, N, (30, 2))
+
+
+def links(seed, **options):
+    return preprocessing.LinkLoader(
+        graph(label=None),
+        pairs(),
+        preprocessing.NegativeSampler(),
+        batch_size=8,
+        seed=seed,
+        **options,
+    )
+
+
+def sampled(seed, **options):
+    sampler = preprocessing.NeighborSampler([3, 2], batch_size=16)
+    return preprocessing.SampleLoader(graph(**options), sampler, seed=seed)
+
+
+def whole_graphs(seed):
+    rng = np.random.default_rng(2)
+    graphs = [random_graph(rng, int(n)) for n in rng.integers(4, 9, 24)]
+    return preprocessing.GraphLoader(graphs, preprocessing.DynamicBatcher(4), seed=seed)
+
+
+KINDS = {
+    "GraphLoader": whole_graphs,
+    "SampleLoader": sampled,
+    "LinkLoader": links,
+    "LinkLoader of samples": lambda seed: links(seed, loader=sampled(0, label=None)),
+    "SequenceLoader": lambda seed: preprocessing.SequenceLoader(graph(), 16, seed=seed),
+}
+
+
+def equal(one, two):
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(equal(one[k], two[k]) for k in one)
+    if isinstance(one, tuple | list):
+        return len(one) == len(two) and all(map(equal, one, two))
+    return np.array_equal(one, two) and one.dtype == two.dtype
+
+
+def epoch_of(loader):
+    batches = [loader[index] for index in range(len(loader))]
+    loader.on_epoch_end()
+    return batches
+
+
+def test_every_public_loader_is_here():
+    public = {name for name in preprocessing.__all__ if name.endswith("Loader")}
+    assert public == {name.split()[0] for name in KINDS} | {"Loader"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_depend_on_seed_epoch_and_step_alone(kind):
+    loader = KINDS[kind](3)
+    assert isinstance(loader, preprocessing.Loader) and len(loader) > 1
+    epochs = [epoch_of(loader) for _ in range(3)]
+    assert not equal(epochs[0], epochs[1])
+    again = KINDS[kind](3)
+    for epoch in (2, 0, 1):
+        for index in reversed(range(len(again))):
+            assert equal(again.build(index, epoch), epochs[epoch][index])
+    copy = pickle.loads(pickle.dumps(again))
+    assert equal(epoch_of(copy), epochs[0]) and equal(epoch_of(copy), epochs[1])
+    assert copy.has_labels and repr(copy) == repr(again)
+    assert copy.usage().keys() == loader.usage().keys() and copy.summary()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_resumes_within_an_epoch(kind):
+    loader = KINDS[kind](3)
+    epoch_of(loader)
+    rest = epoch_of(loader)[1:]
+    following = epoch_of(loader)
+    resumed = KINDS[kind](3)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict(1, epoch=1))))
+    assert equal(epoch_of(resumed), rest) and equal(epoch_of(resumed), following)
+    with pytest.raises(ValueError, match="training began with"):
+        KINDS[kind](4).load_state_dict(loader.state_dict())
