@@ -332,12 +332,7 @@ class LossTracker(keras.metrics.Metric):
             loss, by name; those above 0 are logged without it, as `<target>_loss`.
     """
 
-    def __init__(
-        self,
-        parts: int = 1,
-        factor: int = 1,
-        weights: dict[str, float] | None = None,
-    ):
+    def __init__(self, parts: int = 1, factor: int = 1, weights: dict | None = None):
         super().__init__(name="loss")
         self.target_weights = weights or {}
         self.factor = factor
