@@ -94,7 +94,8 @@ def shape_of(data):
 def _with_leaves(data, leaves: Iterator):
     """Return nested data with other leaves."""
     if isinstance(data, Mapping):
-        return {name: _with_leaves(data[name], leaves) for name in sorted(data)}
+        values = {name: _with_leaves(data[name], leaves) for name in sorted(data)}
+        return {name: values[name] for name in data}
     if isinstance(data, list | tuple):
         return tuple(_with_leaves(value, leaves) for value in data)
     return None if data is None else next(leaves)
