@@ -29,6 +29,10 @@ EDGES = {"bond": 3, "displacement": {"features": 3}}
 SIGNS = {"kind": 4, "eigenvector": {"eigenvectors": 2}}
 WIDTH = 4
 SEEDS = {"train": 0, "predict": 1}
+# Batchers of 0.2.0 count the padding graph.
+_PADDING = int(
+    "batch_size" in inspect.signature(preprocessing.DynamicBatcher.__init__).parameters
+)
 
 
 # === Graphs ===
@@ -286,11 +290,12 @@ def preprocessor_of(backbone, variant: int, edges: bool = False):
         [preprocessing.ClusterCompile(2, 4, "degree")],
     ]
     batchers = [
-        preprocessing.DynamicBatcher(4, packing="sequential"),
-        preprocessing.StaticBatcher(3, "64"),
-        preprocessing.StaticBatcher(3, "power_of_two", drop_trigger=True),
+        preprocessing.DynamicBatcher(3 + _PADDING, packing="sequential"),
+        preprocessing.StaticBatcher(2 + _PADDING, "64"),
+        preprocessing.StaticBatcher(2 + _PADDING, "power_of_two", drop_trigger=True),
         preprocessing.DynamicBatcher(
-            **{"batch_size": 3, "budget": {"node": 40, "edge": 200}},
+            2 + _PADDING,
+            budget={"node": 40, "edge": 200},
             **{"estimate": "mean", "window": 64, "estimate_from": 5},
         ),
     ]
@@ -336,7 +341,7 @@ def preprocessors() -> dict:
         "networkx": ([encoder], networks),
     }
     return {
-        name: (p.GraphPreprocessor(stack, p.DynamicBatcher(3)), items)
+        name: (p.GraphPreprocessor(stack, p.DynamicBatcher(2 + _PADDING)), items)
         for name, (stack, items) in layers_.items()
     }
 
@@ -448,7 +453,7 @@ def task_of(name: str, backbone: str, variant: int, dropout: bool = True):
         body, preprocessor=preprocessor_of(body, variant, edges), **options
     )
     if name == "LinkPredictor":
-        task.preprocessor.batcher = preprocessing.DynamicBatcher(3)
+        task.preprocessor.batcher = preprocessing.DynamicBatcher(2 + _PADDING)
     fill(task, variant)
     return task
 
@@ -525,7 +530,9 @@ def train(name: str, backbone: str, variant: int):
     task = task_of(name, backbone, variant, dropout=False)
     graphs = graphs_for(name, "train", task.backbone.num_edge_types, 4)
     budget = {"node": 64, "edge": 256}
-    task.preprocessor.batcher = preprocessing.StaticBatcher(8, "64", budget=budget)
+    task.preprocessor.batcher = preprocessing.StaticBatcher(
+        7 + _PADDING, "64", budget=budget
+    )
     task.preprocessor.plan = primitives.Plan()
     task.compile(keras.optimizers.SGD(0.01, momentum=0.5))
     if name == "LinkPredictor":
@@ -586,7 +593,7 @@ def write_loader(folder: Path) -> None:
 
 
 def loader_of(graphs):
-    batcher = preprocessing.DynamicBatcher(3, packing="sequential")
+    batcher = preprocessing.DynamicBatcher(2 + _PADDING, packing="sequential")
     return preprocessing.GraphLoader(graphs, batcher, primitives.Plan(), seed=5)
 
 
