@@ -128,11 +128,16 @@ def full_precision() -> Iterator[None]:
         import torch
 
         before = torch.get_float32_matmul_precision()
+        products = [torch.backends.mkldnn.matmul, torch.backends.cuda.matmul]
+        settings = [product.fp32_precision for product in products]
         torch.set_float32_matmul_precision("highest")
         try:
             yield
         finally:
             torch.set_float32_matmul_precision(before)
+            # Which the setting above changes, too.
+            for product, setting in zip(products, settings, strict=True):
+                product.fp32_precision = setting
     else:
         import tensorflow as tf
 

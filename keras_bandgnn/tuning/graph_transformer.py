@@ -125,7 +125,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
             self.spec.inputs,
             int(values["hidden_dim"]),
             int(values["num_layers"]),
-            int(values["num_heads"]),
+            num_heads=int(values["num_heads"]),
             attention=values["attention"],
             dropout=values["dropout"],
             # One more type for pairs without an edge.

@@ -173,7 +173,8 @@ def test_training_with_dropout_merges_equal_nodes():
 
 
 def test_backbones_whose_equal_nodes_differ_in_training():
-    task = NodeSelector(Noisy({"type": 10, "subtoken": 10}, 8, STEPS, 3))
+    inputs = {"type": 10, "subtoken": 10}
+    task = NodeSelector(Noisy(inputs, 8, STEPS, num_edge_types=3))
     training = task.loader(graphs_of(5))
     assert training.plan.schedule == ReceptiveField(STEPS, merge=False)
     other = task.loader(graphs_of(5), training=False)

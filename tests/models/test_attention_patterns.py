@@ -83,7 +83,7 @@ GRAPHS = odd_graphs()
 
 
 def make(attention, kind=GraphormerBackbone, **options):
-    backbone = kind({"kind": 4}, 8, 2, 2, attention=attention, **options)
+    backbone = kind({"kind": 4}, 8, 2, num_heads=2, attention=attention, **options)
     rng = np.random.default_rng(1)
     for weight in backbone.trainable_variables:
         weight.assign(

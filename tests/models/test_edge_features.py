@@ -164,7 +164,7 @@ def transformer(name, pattern="sparse", **options):
     else:
         options = {"max_distance": 2, **options}
     cls = getattr(kb.models, name)
-    return drawn(cls({"kind": 4}, 8, 2, 2, attention=pattern, **options))
+    return drawn(cls({"kind": 4}, 8, 2, num_heads=2, attention=pattern, **options))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

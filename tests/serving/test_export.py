@@ -176,15 +176,18 @@ def test_ids_of_edges_are_checked(tmp_path):
             packer.pack([graph])
 
 
-@pytest.mark.parametrize("name", ["GGNNBackbone", "GraphormerBackbone"])
-def test_models_with_edge_features_are_exported(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("GGNNBackbone", "num_edge_types"), ("GraphormerBackbone", "num_heads")],
+)
+def test_models_with_edge_features_are_exported(name, option, tmp_path):
     rng = np.random.default_rng(0)
     graphs = [
         g.replace(edge={"w": rng.normal(size=(g.num_edges, 2)), "unread": g.senders})
         for g in plain(graphs_of())
     ]
-    options = {"edge_inputs": {"w": {"features": 2}}}
-    backbone = getattr(kb.models, name)({"kind": 4}, 8, 1, 2, **options)
+    options = {option: 2, "edge_inputs": {"w": {"features": 2}}}
+    backbone = getattr(kb.models, name)({"kind": 4}, 8, 1, **options)
     task = kb.models.NodeClassifier(backbone, 3)
     model = kb.serving.ExportedModel(exported(tmp_path, task, graphs), trusted=True)
     assert "edge_w" in model.packer.signature.names

@@ -194,7 +194,7 @@ def test_an_unfinished_save_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="'epoch' or a positive number"):
+    with pytest.raises(ValueError, match="`save_freq` to be at least 1"):
         SaveProgress("x", save_freq=0)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")

@@ -296,6 +296,14 @@ class Batcher(HostLayer):
             "oversize": self.oversize,
         }
 
+    def identity(self) -> dict:
+        """Return the arguments as fingerprints of loaders have them since 0.2.0."""
+        config = self.plain_config()
+        return {
+            **{"batch_size" if k == "graphs" else k: v for k, v in config.items()},
+            "batch_size": self.graphs + 1,
+        }
+
     @classmethod
     def from_config(cls, config: Mapping) -> "Batcher":
         """Build a batcher; files of 0.2.0 count the padding graph in `batch_size`."""

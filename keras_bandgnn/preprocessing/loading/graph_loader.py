@@ -136,7 +136,7 @@ class GraphLoader(Loader):
             edge_weight,
             num_filtered,
             # A copy: the batcher may be adapted to other graphs later.
-            configs=[batcher.plain_config(), plan.get_config()],
+            configs=[batcher.identity(), plan.get_config()],
         )
         super().__init__(source, composer, assembler, **options)
 

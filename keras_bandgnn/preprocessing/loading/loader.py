@@ -121,6 +121,15 @@ class Loader(keras.utils.PyDataset):
         sampler: What cuts it, or None.
         pairs: The true pairs of a `LinkLoader`, or None.
         epoch: Number of the current epoch.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> from keras_bandgnn.preprocessing import GraphLoader
+    >>> whole = GraphLoader([Graph(2, [0], [1])] * 3, shuffle=False)
+    >>> source = Source(whole.parts, whole.num_edge_types, whole.plan)
+    >>> loader = Loader(source, whole.composer, whole.assembler, shuffle=False)
+    >>> [x["graph"]["mask"].sum().item() for x, *_ in loader]
+    [3]
     """
 
     def __init__(
