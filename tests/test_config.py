@@ -16,8 +16,10 @@ on_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc" or not os.path.exists("/proc/self/statm"),
     reason="reads /proc, and sets malloc of glibc",
 )
+# As the command, which does not import Keras with the library.
 USE = """
-import ctypes, resource
+import ctypes, resource, sys
+sys.argv[0] = "bandgnn"
 from keras_bandgnn import config
 
 library = ctypes.CDLL(None)
@@ -57,7 +59,8 @@ import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
 """
 IN_THREADS = """
-import resource
+import resource, sys
+sys.argv[0] = "bandgnn"
 from keras_bandgnn import config
 
 if {tuned}:
