@@ -360,6 +360,7 @@ def test_killed_job_resumes_to_the_same_bytes(tmp_path):
     code = textwrap.dedent(
         """
         import sys, time
+        sys.argv[0] = "bandgnn"  # which does not import Keras
         import numpy as np
         from keras_bandgnn import Graph
         from keras_bandgnn.data import StoreWriter
