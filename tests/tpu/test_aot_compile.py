@@ -231,7 +231,7 @@ from keras_bandgnn.tpu.hlo import ProgramCosts
 from keras_bandgnn.tpu.aot_compile import Sizes, synthetic_batch
 
 keras.utils.set_random_seed(0)
-task = NodeSelector(GGNNBackbone({"type": 8}, 8, 1, 3, dropout=DROPOUT))
+task = NodeSelector(GGNNBackbone({"type": 8}, 8, 1, num_edge_types=3, dropout=DROPOUT))
 plan = Plan.from_config({"primitives": ["banded:16", "segment"], "drop_rest": False})
 one = synthetic_batch(task, plan, Sizes(64, 200, 3, 4))
 data = keras.tree.map_structure(lambda a: np.concatenate([a] * 2), one)
