@@ -17,9 +17,17 @@ import warnings
 
 import numpy as np
 
-registered: list[dict] = []
-fork = os.register_at_fork
-os.register_at_fork = lambda **hooks: (registered.append(hooks), fork(**hooks))
+# Modules of the functions that run at forks.
+at_fork: list[str] = []
+_register_at_fork = os.register_at_fork
+
+
+def _register(**functions):
+    at_fork.extend(getattr(f, "__module__", "") or "" for f in functions.values())
+    _register_at_fork(**functions)
+
+
+os.register_at_fork = _register
 
 
 def loggers():
@@ -112,7 +120,7 @@ def state() -> dict:
         "working directory": os.getcwd(),
         "umask": [os.umask(mask := os.umask(0)), mask][1],
         "allocator": new_pages(),
-        "forks": [h for h in registered if "keras_bandgnn" in str(h)],
+        "forks": [name for name in at_fork if name.startswith("keras_bandgnn")],
         "signals": {n: signal.getsignal(n) for n in signal.valid_signals()},
         "faulthandler": faulthandler.is_enabled(),
         "affinity": os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else 0,

@@ -214,14 +214,6 @@ def test_training_and_files_import_no_other_backend(tmp_path):
     assert run(code) == "False"
 
 
-def test_keras_finds_the_classes_when_imported_first():
-    code = (
-        "import keras, keras_bandgnn\n"
-        "print(keras.saving.get_registered_object('keras_bandgnn>GRUUpdate'))"
-    )
-    assert "GRUUpdate" in run(code)
-
-
 def test_registered_names_are_a_file_format():
     assert not NAMES["lost"](), f"files name {NAMES['lost']()}: register them again"
 

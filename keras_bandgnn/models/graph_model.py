@@ -457,9 +457,9 @@ class GraphModel(Replicated):
         """Return (mean over entries, number of them) of each part of the loss."""
         del training
         y, y_pred = self.loss_scale(y, y_pred)
-        known = self.entries(x, y, y_pred, _draw_factors(x))[2]
+        mask = self.entries(x, y, y_pred, _draw_factors(x))[2]
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
-        return self.loss.terms(y, y_pred, weight, known)
+        return self.loss.terms(y, y_pred, weight, mask)
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -567,7 +567,8 @@ class GraphModel(Replicated):
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
-            given = isinstance(x, Loader) or sampler is not None
+            # The plan of a loader of the caller is not the preprocessor's.
+            other_plan = isinstance(x, Loader) or sampler is not None
             x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler)
             x = self._labelled(x, "x")
             self.adapt(x)
@@ -584,7 +585,7 @@ class GraphModel(Replicated):
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
             if kwargs.get("verbose", "auto"):
-                self._say_batches(x, given)
+                self._say_batches(x, other_plan)
         validation_data = self._validation_data(validation_data, sampler)
         kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, Loader):
@@ -762,14 +763,14 @@ class GraphModel(Replicated):
         if not self.distribution.is_main:
             options["verbose"] = 0
 
-    def _say_batches(self, loader: Loader, given: bool) -> None:
+    def _say_batches(self, loader: Loader, other_plan: bool) -> None:
         """Print in a line the batches, how full they are, and the plan and why."""
         if not keras.utils.is_interactive_logging_enabled():
             return
         line = f"Batches: {loader.summary()}"
         if loader.plan.keys:
             line += f"; plan: {loader.plan}"
-            if not given and self.preprocessor.plan == "auto":
+            if not other_plan and self.preprocessor.plan == "auto":
                 from keras_bandgnn.planning.plan_choice import reason_of_auto
 
                 line += f", {reason_of_auto(loader.num_hosts)}"

@@ -47,8 +47,9 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
             f"Received: labels of shape {part.label.shape[1:]}. {advice}"
         )
     label = np.asarray(part.label, np.float64).reshape(-1)
-    known = label[~(np.isnan(label) | (label == -1))]
-    wrong = known[(known < 0) | (known >= num_classes) | (known != np.floor(known))]
+    classes = label[~(np.isnan(label) | (label == -1))]
+    in_range = (classes >= 0) & (classes < num_classes)
+    wrong = classes[~in_range | (classes != np.floor(classes))]
     if wrong.size:
         advice = "Count classes from 0, or raise num_classes."
         if wrong[0] != np.floor(wrong[0]):
@@ -57,7 +58,7 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
             f"Expected classes in [0, {num_classes}), as num_classes={num_classes}, or "
             f"-1 where the class is not known. Received: {wrong[0]:g}. {advice}"
         )
-    return known.size
+    return classes.size
 
 
 def refuse_signs(label: np.ndarray, num_classes: int) -> None:
@@ -94,15 +95,15 @@ def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
             f"num_classes={num_targets}. Received: shape {label.shape[1:]}. "
             f"Set {task}(..., num_classes=...)."
         )
-    known = label[~np.isnan(label)]
-    wrong = known[(known != 0) & (known != 1)]
+    targets = label[~np.isnan(label)]
+    wrong = targets[(targets != 0) & (targets != 1)]
     if wrong.size:
         raise ValueError(
             "Expected targets that are 0 or 1, or NaN where not known. "
             f"Received: {wrong[0]:g}. Write NaN for unknown targets; for classes leave "
             "multi_label=False."
         )
-    return known.size
+    return targets.size
 
 
 def distinct_names(
@@ -157,13 +158,12 @@ def require_weights(task, parts: Iterable[FlatGraphs]) -> None:
         if weight is None:
             return
         label = np.asarray(part.label, np.float64).reshape(len(part.label), -1)
-        known = ~np.isnan(label) if numbers else label >= 0
-        known = known.any(axis=1)
+        has_label = (~np.isnan(label) if numbers else label >= 0).any(axis=1)
         if task.known_slopes(part):
-            known[:] = True
-        if (np.asarray(weight)[known] > 0).any():
+            has_label[:] = True
+        if (np.asarray(weight)[has_label] > 0).any():
             return
-        number += int(known.sum())
+        number += int(has_label.sum())
     raise ValueError(
         "Expected at least one label whose sample_weight is above 0. Received: "
         f"{number} labels, all of weight 0. Losses and metrics would be 0 whatever the "

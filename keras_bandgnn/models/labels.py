@@ -249,8 +249,8 @@ def _reads_logits(item, config: dict) -> bool:
     """Return whether a metric of yes or no was made for logits, as Keras documents."""
     if isinstance(item, losses.Loss | ROCAUC) or config.get("from_logits"):
         return True
-    given = [config.get("threshold"), config.get("thresholds")]
-    values = [v for v in keras.tree.flatten(given) if v is not None]
+    thresholds = [config.get("threshold"), config.get("thresholds")]
+    values = [v for v in keras.tree.flatten(thresholds) if v is not None]
     outside = any(not 0 <= v <= 1 for v in values)
     # Of probabilities all would be positive.
     return outside or bool(values) and all(v == 0 for v in values)

@@ -60,7 +60,7 @@ class _Part:
         self.adapter = adapter
         self.factor = factor
 
-    def term(self, y_true, y_pred, weight, known) -> tuple:
+    def term(self, y_true, y_pred, weight, mask) -> tuple:
         """Return the weighted mean over entries, and the number that it divides by.
 
         As for Keras, weights multiply the terms of the sum and not their number, unless
@@ -80,7 +80,7 @@ class _Part:
         mean = mean if self.factor == 1.0 else self.factor * mean
         if self.loss.reduction == "mean_with_sample_weight":
             return mean, total
-        count = ops.sum(known)
+        count = ops.sum(mask)
         return mean * ops.divide_no_nan(total, count), count
 
 
@@ -131,20 +131,19 @@ class EntryLoss:
         """Whether training is by the sum over the entries."""
         return self.parts[0].loss.reduction == "sum"
 
-    def terms(self, y_true, y_pred, weight, known) -> list:
+    def terms(self, y_true, y_pred, weight, mask) -> list:
         """Return (mean over entries, their number) of each part of the loss.
 
         Args:
             y_true: Labels [n, 1].
             y_pred: Outputs [n, C].
             weight: [n], weights of the entries.
-            known: [n], 1 for entries with labels, whatever their weights.
+            mask: [n], above 0 for real entries, whatever their weights: 1, or how
+                often a sampler draws them.
         """
         count = len(self.parts)
         return [
-            part.term(
-                *(of_target(v, i, count) for v in (y_true, y_pred, weight, known))
-            )
+            part.term(*(of_target(v, i, count) for v in (y_true, y_pred, weight, mask)))
             for i, part in enumerate(self.parts)
         ]
 
@@ -183,7 +182,7 @@ def by_target(argument: str, value, labels: Labels, missing=None) -> list:
             return _by_name(argument, value, names, missing)
     values = [*value.values()] if isinstance(value, dict) else [*value]
     if count == 1:
-        values = [each for each in values if each is not None]
+        values = [item for item in values if item is not None]
     if len(values) in (1, count):
         return values
     advice = ""
@@ -256,11 +255,11 @@ def is_of_keras(function) -> bool:
 
 def _class_of_function(function) -> type | None:
     """Return the class of a loss function of Keras; None for any other function."""
+    if not is_of_keras(function):
+        return None
     name = function_name(function).replace("_", "")
-    for cls in vars(keras.losses).values() if is_of_keras(function) else ():
-        if isinstance(cls, type) and cls.__name__.lower() == name:
-            return cls
-    return None
+    classes = [cls for cls in vars(keras.losses).values() if isinstance(cls, type)]
+    return next((cls for cls in classes if cls.__name__.lower() == name), None)
 
 
 def resolve_loss(identifier, labels: Labels) -> tuple[keras.losses.Loss, Callable]:
@@ -341,7 +340,7 @@ class LossTracker(keras.metrics.Metric):
         self.added = self.add_variable((), "zeros", name="added")
         self.steps = self.add_variable((), "zeros", name="steps")
         # Of the step at hand: the loss that `record` took in, and whether it did.
-        self.known = self.add_variable((), "zeros", name="known")
+        self.step_loss = self.add_variable((), "zeros", name="step_loss")
         self.recorded = self.add_variable((), "zeros", name="recorded")
 
     def record(self, parts: list, added, loss) -> None:
@@ -364,20 +363,21 @@ class LossTracker(keras.metrics.Metric):
         if added is not None:
             self.added.assign_add(ops.stop_gradient(ops.cast(added, self.dtype)))
         self.steps.assign_add(1.0)
-        self.known.assign(ops.stop_gradient(ops.cast(loss, self.dtype)))
+        self.step_loss.assign(ops.stop_gradient(ops.cast(loss, self.dtype)))
         self.recorded.assign(1.0)
 
     def update_state(self, values, sample_weight=None):
         """Take in the loss of a step; of a recorded one what others added to it."""
         del sample_weight
         values = ops.stop_gradient(ops.cast(values, self.dtype))
-        known = ops.convert_to_tensor(self.known)
+        step_loss = ops.convert_to_tensor(self.step_loss)
         # Infinite losses have no difference.
-        more = ops.where(ops.equal(values, known), 0.0, values - known)
+        same = ops.equal(values, step_loss)
+        more = ops.where(same, 0.0, values - step_loss)
         self.added.assign_add(self.factor * more)
         self.steps.assign_add(1.0 - ops.convert_to_tensor(self.recorded))
         # Metrics of several processes are added up.
-        self.known.assign(0.0)
+        self.step_loss.assign(0.0)
         self.recorded.assign(0.0)
 
     def result(self):

@@ -133,8 +133,8 @@ def entry_metrics(identifiers, labels: Labels, weighted: bool) -> list[EntryMetr
 def _with_targets(identifiers, labels: Labels) -> Iterator[tuple]:
     """Yield each metric with the name and index of its target, None for all."""
     if isinstance(identifiers, list | tuple):
-        for each in identifiers:
-            yield from _with_targets(each, labels)
+        for identifier in identifiers:
+            yield from _with_targets(identifier, labels)
     elif isinstance(identifiers, dict) and labels.names is not None:
         unknown = set(identifiers) - set(labels.names)
         if unknown:
@@ -144,13 +144,13 @@ def _with_targets(identifiers, labels: Labels) -> Iterator[tuple]:
                 "all targets."
             )
         for index, name in enumerate(labels.names):
-            for each in keras.tree.flatten(identifiers.get(name)):
-                if each is not None:
-                    yield (name, index), each
+            for identifier in keras.tree.flatten(identifiers.get(name)):
+                if identifier is not None:
+                    yield (name, index), identifier
     else:
-        for each in keras.tree.flatten(identifiers):
-            if each is not None:
-                yield None, each
+        for identifier in keras.tree.flatten(identifiers):
+            if identifier is not None:
+                yield None, identifier
 
 
 def _entry_metric(identifier, labels: Labels, weighted: bool, target) -> EntryMetric:
