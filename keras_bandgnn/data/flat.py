@@ -41,13 +41,13 @@ def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
     return columns
 
 
-def _unify_labels(each: Sequence[dict[str, np.ndarray]]) -> None:
+def _unify_labels(tables: Sequence[dict[str, np.ndarray]]) -> None:
     """Make integer labels float32 if labels of other graphs are missing, NaN."""
-    name = next((k for k in each[0] if k.startswith("label/")), "") if each else ""
-    labels = [columns[name] for columns in each if name in columns]
+    name = next((k for k in tables[0] if k.startswith("label/")), "") if tables else ""
+    labels = [columns[name] for columns in tables if name in columns]
     mixed = len({label.dtype for label in labels}) > 1
     if mixed and any(np.isnan(label).any() for label in labels):
-        for columns in each:
+        for columns in tables:
             if name in columns:
                 columns[name] = columns[name].astype(np.float32)
 
@@ -188,16 +188,16 @@ class FlatGraphs(Sequence):
         graphs = sequence("graphs", graphs, "an iterable of graphs")
         for number, graph in enumerate(graphs):
             instance(f"graphs[{number}]", graph, Graph, "a Graph")
-        each = [_graph_columns(graph) for graph in graphs]
-        if any("origin" in columns for columns in each):
+        tables = [_graph_columns(graph) for graph in graphs]
+        if any("origin" in columns for columns in tables):
             # The origin of a graph that was not cut or reordered is the identity.
-            for graph, columns in zip(graphs, each, strict=True):
+            for graph, columns in zip(graphs, tables, strict=True):
                 identity = np.arange(graph.num_nodes, dtype=np.int32)
                 columns.setdefault("origin", identity)
-        _unify_labels(each)
-        for index, columns in enumerate(each):
+        _unify_labels(tables)
+        for index, columns in enumerate(tables):
             check_same_spec(
-                f"graph {index}", spec_of(columns), "graph 0", spec_of(each[0])
+                f"graph {index}", spec_of(columns), "graph 0", spec_of(tables[0])
             )
 
         def counts(values: Iterable[int]) -> np.ndarray:
@@ -215,8 +215,8 @@ class FlatGraphs(Sequence):
         for name in EDGE_COLUMNS:
             parts = [getattr(g, name) for g in graphs]
             merged[name] = joined(parts) if parts else np.zeros(0, np.int32)
-        for name in each[0] if each else ():
-            merged[name] = joined([columns[name] for columns in each])
+        for name in tables[0] if tables else ():
+            merged[name] = joined([columns[name] for columns in tables])
         if "candidates" in merged:
             merged["num_candidates"] = counts(len(g.candidates) for g in graphs)
         info = [dict(g.info) for g in graphs]

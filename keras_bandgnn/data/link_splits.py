@@ -229,10 +229,10 @@ def split_links(
         )
     messages = loops.copy()
     messages[candidates] = np.isin(link[pair.reshape(-1)], train[held:])
-    known = edges.take(np.sort(candidates[first]))
-    known = NodePairs.concatenate([known, edges.take(loops)])
+    all_pairs = edges.take(np.sort(candidates[first]))
+    all_pairs = NodePairs.concatenate([all_pairs, edges.take(loops)])
     if undirected:
-        known = NodePairs.concatenate([known, pairs.reversed()])
+        all_pairs = NodePairs.concatenate([all_pairs, pairs.reversed()])
     return LinkSplit(
         with_edges(graph, messages),
         *(
@@ -243,7 +243,7 @@ def split_links(
                 order[sizes[0] : sum(sizes)],
             )
         ),
-        known,
+        all_pairs,
         undirected,
     )
 

@@ -117,7 +117,9 @@ def from_ase(
         values = {**atoms.info, **_results(atoms, _FREE_ENERGY), **results}
         if label not in values:
             finite = np.isfinite(node["position"]).all()
-            known = f"one of {sorted(values)}" if values else "of which there is none"
+            alternatives = (
+                f"one of {sorted(values)}" if values else "of which there is none"
+            )
             advice = "Choose one of these." if values else "Leave the frame out."
             if not finite:
                 # ASE's calculators then take the structure for another one.
@@ -127,7 +129,7 @@ def from_ase(
                 )
             raise ValueError(
                 "Expected `label` to be a result of the calculator or a key of "
-                f"atoms.info, {known}. Received: label={label!r}. {advice}"
+                f"atoms.info, {alternatives}. Received: label={label!r}. {advice}"
             )
         if isinstance(values[label], str) or (
             "energy" in label and _is_boolean(values[label])

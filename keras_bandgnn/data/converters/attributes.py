@@ -179,7 +179,7 @@ def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
             json_text(name, value)
             info[name] = value
             continue
-        level = one_of(f"levels[{name!r}]", _known(name, levels), tuple(parts))
+        level = one_of(f"levels[{name!r}]", _level_of(name, levels), tuple(parts))
         if level == "context" and value.shape[:1] == (1,):
             value = value[0]
         if name == "y":
@@ -203,7 +203,7 @@ def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
     )
 
 
-def _known(name: str, levels: Mapping[str, str]) -> str:
+def _level_of(name: str, levels: Mapping[str, str]) -> str:
     if name not in levels:
         how = f'Pass levels={{"{name}": "context"}}, "node" or "edge" to from_pyg'
         if name == "y":

@@ -44,8 +44,8 @@ def from_scipy(
     if not hasattr(matrix, "shape"):
         matrix = sequence("matrix", matrix, "a sparse matrix, or a list of them")
     matrices = [matrix] if hasattr(matrix, "shape") else matrix
-    entries = [_entries(each) for each in matrices]
-    shapes = {each.shape for each in matrices}
+    entries = [_entries(adjacency) for adjacency in matrices]
+    shapes = {adjacency.shape for adjacency in matrices}
     if len(shapes) != 1:
         raise ValueError(
             "Expected one matrix, or one per edge type, of the same shape. Received: "

@@ -191,10 +191,10 @@ def _check_stresses(graphs: Sequence[Graph], key: str) -> None:
     if any(np.isfinite(graph.context["stress"]).any() for graph in graphs):
         return
     first = graphs[0].info
-    known = sorted(set(first) - {"file", "frame"})
+    keys = sorted(set(first) - {"file", "frame"})
     raise ValueError(
         f"Expected at least one frame with the stress {key!r} and a cell. Received: "
-        f"none in {len(graphs)}; other values of the first frame are {known}. Name one "
+        f"none in {len(graphs)}; other values of the first frame are {keys}. Name one "
         "of them, or read no stresses."
     )
 
@@ -212,7 +212,7 @@ def _name(graph: Graph) -> str:
 def _files(path: _Path | Sequence[_Path]) -> list[Path]:
     if not isinstance(path, str | os.PathLike):
         paths = sequence("path", path, "a file, a folder or several")
-        files = [file for each in paths for file in _files(each)]
+        files = [file for entry in paths for file in _files(entry)]
         if not files:
             raise FileNotFoundError(
                 "Expected at least one file. Received: none. Pass a path."
@@ -431,12 +431,12 @@ def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
             continue
         if not line.strip():
             number += 1
-            for rest in lines:
-                if rest.strip():
+            for after in lines:
+                if after.strip():
                     refuse_file(
                         file,
                         "to have no empty lines between frames",
-                        f"{rest[:80]!r} in line {number}, after frame {frames - 1}",
+                        f"{after[:80]!r} in line {number}, after frame {frames - 1}",
                         "Remove the empty lines: what follows is not read.",
                     )
                 number += 1
@@ -470,8 +470,8 @@ def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
                     f"to have {columns_needed:,} columns as declared in frame {frames}",
                     f"{first[:80]!r}",
                 )
-        rest = itertools.islice(lines, max(atoms - 1, 0))
-        count = bool(first) + sum(1 for _ in rest)
+        atom_lines = itertools.islice(lines, max(atoms - 1, 0))
+        count = bool(first) + sum(1 for _ in atom_lines)
         _check_count(file, atoms, count, f" in frame {frames}")
         number += count
         frames += 1

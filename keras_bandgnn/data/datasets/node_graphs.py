@@ -206,27 +206,29 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
         if not np.isin(classes, (0, 1)).all() or (classes.sum(axis=1) > 1).any():
             refuse_file(label, "to have rows of 0 with at most one 1", "others")
     test = read_matrix(files["test"])
-    known, count = len(rows["allx"]), int(test.max()) + 1
-    listed = known + len(rows["tx"])
+    first_test, count = len(rows["allx"]), int(test.max()) + 1
+    listed = first_test + len(rows["tx"])
     if (
         test.dtype.kind != "i"
         or test.shape != (len(rows["tx"]), 1)
-        or test.min() < known
+        or test.min() < first_test
         or len(np.unique(test)) < len(test)
         or count > 2 * listed  # a few nodes are left out
     ):
-        expected = f"to have {len(rows['tx'])} distinct ids of nodes from {known} on"
+        expected = (
+            f"to have {len(rows['tx'])} distinct ids of nodes from {first_test} on"
+        )
         received = f"{len(test)}, from {test.min()} to {test.max()}"
         refuse_file(files["test"], f"{expected}, below {2 * listed}", received)
     for name in ("x", "tx"):
         if rows[name].shape[1] != rows["allx"].shape[1]:
             expected = f"to have {rows['allx'].shape[1]} features, as allx"
             refuse_file(files[name], expected, f"{rows[name].shape[1]}")
-    if len(rows["x"]) > known or part["ally"].shape[1] != part["ty"].shape[1]:
+    if len(rows["x"]) > first_test or part["ally"].shape[1] != part["ty"].shape[1]:
         refuse_file(
             files["ty"], "to have the classes of ally, and x rows of allx", "others"
         )
-    place = np.concatenate([np.arange(known), test[:, 0]])
+    place = np.concatenate([np.arange(first_test), test[:, 0]])
     feature = np.zeros((count, rows["allx"].shape[1]), np.float32)
     feature[place] = np.concatenate([rows["allx"], rows["tx"]])
     classes = np.concatenate([part["ally"], part["ty"]])

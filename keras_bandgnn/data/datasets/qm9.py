@@ -170,24 +170,26 @@ def read_bond_graphs(
         element, atomic number, charge, flags of the atom); context `split`.
     """
     folder = files["part"].parent
-    wanted = [split] if split else list(SPLITS)
-    found = [s for s in wanted if (folder / f"{s}.jsonl.gz").exists()]
-    if not found:
+    splits = [split] if split else list(SPLITS)
+    available = [s for s in splits if (folder / f"{s}.jsonl.gz").exists()]
+    if not available:
         raise FileNotFoundError(
             f"Expected {folder / f'{split}.jsonl.gz'}. Received: no such file. "
             "Get it from github.com/microsoft/tf-gnn-samples (data/qm9), or choose "
             "another split."
         )
     parts = []
-    with progress_bar("Reading QM9", len(found), progress) as advance:
-        for name in found:
+    with progress_bar("Reading QM9", len(available), progress) as advance:
+        for name in available:
             parts.append(_jsonl(folder / f"{name}.jsonl.gz"))
             advance(1)
     joined = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
     table = dict(zip(_STORED, joined["targets"].T, strict=True))
     if not normalised:
         table = {k: a * table[k] + b for k, (a, b) in _SCALES.items()}
-    number = np.repeat([SPLITS.index(s) for s in found], [len(p["ids"]) for p in parts])
+    number = np.repeat(
+        [SPLITS.index(s) for s in available], [len(p["ids"]) for p in parts]
+    )
     feature = joined["node"]
     return molecules(
         joined["num_nodes"],
