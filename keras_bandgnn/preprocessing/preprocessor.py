@@ -145,8 +145,8 @@ class GraphPreprocessor(HostLayer):
         """Put an encoder before the other layers, in place of one that is there."""
         expected = "an encoder, such as SmilesEncoder()"
         instance("encoder", encoder, GraphEncoder, expected)
-        rest = self.graph_layers[self.encoder is not None :]
-        self.graph_layers = [encoder, *rest]
+        layers = self.graph_layers[self.encoder is not None :]
+        self.graph_layers = [encoder, *layers]
 
     def layers_config(self) -> list[dict]:
         """Return a plain description of the graph layers, as stores keep it."""
@@ -301,9 +301,9 @@ class GraphPreprocessor(HostLayer):
         largest = max(int(part.num_nodes.max()) for part in parts)
         key = num_types, schedule is not None, options["block_size"]
         if key in self._auto_plans:
-            known = self._auto_plans[key]
-            if nodes <= known.nodes and largest <= known.largest:
-                return known.plan.replace(schedule=schedule)
+            entry = self._auto_plans[key]
+            if nodes <= entry.nodes and largest <= entry.largest:
+                return entry.plan.replace(schedule=schedule)
         plan = choose_plan(parts, num_types, nodes=room, **options).plan
         self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
         return plan
@@ -363,8 +363,8 @@ class GraphPreprocessor(HostLayer):
             plan.check_registered()
             config = plan.get_config()
             # Files of the library's plans name no class.
-            own = type(plan) not in (Plan, AttentionPlan)
-            plan = class_entry(plan, config) if own else config
+            is_custom = type(plan) not in (Plan, AttentionPlan)
+            plan = class_entry(plan, config) if is_custom else config
         return {
             "layers": self.layers_config(),
             "batcher": class_entry(self.batcher, self.batcher.plain_config()),

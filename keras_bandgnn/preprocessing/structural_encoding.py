@@ -56,10 +56,10 @@ def laplacian_vectors(linked, count: int) -> np.ndarray:
     unit = root / np.sqrt(weight)[part]
     vectors = _between_parts(part, unit, weight, min(count, num_parts - 1))
     if count > vectors.shape[1]:
-        values, rest = _within_parts(linked, part, unit, count - vectors.shape[1])
+        values, within = _within_parts(linked, part, unit, count - vectors.shape[1])
         groups = np.flatnonzero(np.diff(values) > _EQUAL) + 1
-        rest = [_basis(group) for group in np.split(rest, groups, axis=1)]
-        vectors = np.concatenate([vectors, *rest], axis=1)[:, :count]
+        within = [_basis(group) for group in np.split(within, groups, axis=1)]
+        vectors = np.concatenate([vectors, *within], axis=1)[:, :count]
     size = np.abs(vectors)
     first = np.argmax(size >= (1 - _TIE) * size.max(axis=0), axis=0)
     vectors *= np.sign(vectors[first, np.arange(count)])
@@ -92,13 +92,13 @@ def _basis(vectors: np.ndarray) -> np.ndarray:
     """
     if vectors.shape[1] == 1:
         return vectors
-    left, columns = vectors, []
+    residual, columns = vectors, []
     for _ in range(vectors.shape[1]):
-        length = np.linalg.norm(left, axis=1)
+        length = np.linalg.norm(residual, axis=1)
         node = np.argmax(length >= (1 - _TIE) * length.max())
-        direction = left[node] / length[node]
+        direction = residual[node] / length[node]
         columns.append(vectors @ direction)
-        left = left - np.outer(columns[-1], direction)
+        residual = residual - np.outer(columns[-1], direction)
     return np.stack(columns, axis=1)
 
 

@@ -131,8 +131,8 @@ class AttentionEdges(GraphLayer):
         types = np.zeros(keys.size, np.int32)
         features = {"distance": distance, "attend": attend}
         if self.edge_types or self.edge_features:
-            own, edge = self._own_edges(graph)
-            place = np.searchsorted(keys, own)
+            graph_links, edge = self._own_edges(graph)
+            place = np.searchsorted(keys, graph_links)
         if self.edge_types:
             types[place] = graph.edge_type[edge] + 1
         for name in self.edge_features:

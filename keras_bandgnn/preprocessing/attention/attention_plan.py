@@ -149,12 +149,12 @@ class AttentionPlan(Plan):
                 "Expected one graph per supergraph for tiles. Received: several. "
                 "Use StaticBatcher(1, padding='64')."
             )
-        chosen = np.arange(len(edges))
+        index = np.arange(len(edges))
         if "attend" in edge:
-            chosen = np.flatnonzero(edge["attend"][: len(edges)] > 0)
-        sender, receiver = edges.sender[chosen], edges.receiver[chosen]
+            index = np.flatnonzero(edge["attend"][: len(edges)] > 0)
+        sender, receiver = edges.sender[index], edges.receiver[index]
         cluster = node["cluster"][real] if "cluster" in node else None
-        return self.reform(sender, receiver, int(real.sum()), cluster), chosen
+        return self.reform(sender, receiver, int(real.sum()), cluster), index
 
     def pack(
         self,
@@ -166,8 +166,8 @@ class AttentionPlan(Plan):
         """The arrays of a supergraph; see `Plan.pack`."""
         if self.block_size is None:
             return {}
-        tiling, chosen = self._tiling(edges, node, edge)
-        sender, receiver = edges.sender[chosen], edges.receiver[chosen]
+        tiling, index = self._tiling(edges, node, edge)
+        sender, receiver = edges.sender[index], edges.receiver[index]
         (key,) = self.keys
         size, none = self.block_size, budget["edge"]
         room = max(budget[key], 1)
@@ -181,11 +181,11 @@ class AttentionPlan(Plan):
         tile = np.searchsorted(keys, pair)
         row, column = pad(row, room, 0, key), pad(column, room, 0, key)
         within = receiver[inside] % size, sender[inside] % size
-        place[tile, *within] = chosen[inside]
+        place[tile, *within] = index[inside]
         name = f"{key}.rest"
-        rest = chosen[self._single(tiling)].astype(np.int32)
-        rest = pad(rest, max(budget[name], 1), none, name)
-        return {key: {"row": row, "column": column, "edge": place, "rest": rest}}
+        outside = index[self._single(tiling)].astype(np.int32)
+        outside = pad(outside, max(budget[name], 1), none, name)
+        return {key: {"row": row, "column": column, "edge": place, "rest": outside}}
 
     def dropped(
         self,
@@ -202,8 +202,8 @@ class AttentionPlan(Plan):
         """
         dropped = np.zeros(len(edges), bool)
         if self.block_size is not None and self.uncovered == "drop":
-            tiling, chosen = self._tiling(edges, node, edge)
-            dropped[chosen] = ~tiling.covered & ~self._single(tiling)
+            tiling, index = self._tiling(edges, node, edge)
+            dropped[index] = ~tiling.covered & ~self._single(tiling)
         return dropped
 
     def get_config(self) -> dict:

@@ -233,8 +233,10 @@ def _obstacle(linked, token: bool) -> str:
     drops = np.flatnonzero(np.diff(degree[order])) + 1
     numbers = np.geomspace(1, -(-size // 2), _TRIES).astype(int)
     for taken in np.union1d(numbers, drops[:: -(-drops.size // _TRIES) or 1]):
-        rest = np.sort(order[taken:])
-        pieces, _ = connected_components(linked[rest][:, rest], directed=False)
+        nodes_without_hubs = np.sort(order[taken:])
+        pieces, _ = connected_components(
+            linked[nodes_without_hubs][:, nodes_without_hubs], directed=False
+        )
         if pieces > taken + paths:
             return f"without {taken} nodes the graph falls into {pieces} pieces"
     return ""
@@ -272,8 +274,8 @@ def min_path_endpoints(linked) -> int:
     number[0], order = 0, [0]
     stack = [(0, iter(neighbours[0].tolist()))]
     while stack:
-        node, left = stack[-1]
-        for other in left:
+        node, others = stack[-1]
+        for other in others:
             if number[other] < 0:
                 number[other] = low[other] = len(order)
                 parent[other] = node

@@ -131,10 +131,10 @@ class Batcher(HostLayer):
 
     def complete(self, sizes: Mapping[str, np.ndarray]) -> None:
         """Adapt to graphs, but keep the capacities that are known."""
-        known = dict(self.budget)
+        capacities = dict(self.budget)
         self.adapt(sizes)
-        if len(known) > len(self.given):
-            self.budget = {**self.budget, **known}
+        if len(capacities) > len(self.given):
+            self.budget = {**self.budget, **capacities}
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return capacities for graphs of these sizes, by name."""
@@ -147,8 +147,8 @@ class Batcher(HostLayer):
     def check_names(self, sizes: Mapping[str, np.ndarray]) -> None:
         """Raise a ValueError for a capacity of a resource that nothing measures."""
         # A saved budget may hold the resources of another plan.
-        known = {*sizes, "graph", *PER_GRAPH}
-        unknown = [n for n in self.given if n not in known and not is_resource(n)]
+        resources = {*sizes, "graph", *PER_GRAPH}
+        unknown = [n for n in self.given if n not in resources and not is_resource(n)]
         if unknown:
             raise ValueError(
                 f"Expected a budget of {sorted({*sizes, 'graph'})}. "
@@ -313,8 +313,8 @@ class Batcher(HostLayer):
         return cls(**config)
 
 
-def _rebuild(cls: type[Batcher], config: dict, given: dict) -> Batcher:
-    batcher = cls.from_config({**config, "budget": given})
+def _rebuild(cls: type[Batcher], config: dict, user_budget: dict) -> Batcher:
+    batcher = cls.from_config({**config, "budget": user_budget})
     batcher.budget = dict(config["budget"])
     return batcher
 

@@ -189,9 +189,9 @@ def _best_pair(size, value, free) -> list[int]:
 
 def _most_even(size, free, scale, weight) -> list[int]:
     """Return the graph that leaves the resources filled most evenly."""
-    left = (free - size) * scale
-    middle = left @ weight / weight.sum()
-    return [int((((left - middle[:, None]) ** 2) @ weight).argmin())]
+    free_share = (free - size) * scale
+    middle = free_share @ weight / weight.sum()
+    return [int((((free_share - middle[:, None]) ** 2) @ weight).argmin())]
 
 
 def mean_rule(sizes: Mapping[str, np.ndarray], batch_size: int) -> dict[str, int]:
@@ -211,7 +211,7 @@ def mean_rule(sizes: Mapping[str, np.ndarray], batch_size: int) -> dict[str, int
 def quantile_rule(
     sizes: Mapping[str, np.ndarray],
     batch_size: int,
-    given: Mapping[str, int],
+    user_budget: Mapping[str, int],
     pack: Callable,
 ) -> dict[str, int]:
     """Complete a budget so that little is padding.
@@ -225,7 +225,7 @@ def quantile_rule(
     Args:
         sizes: Resource -> int [n], what each graph needs.
         batch_size: Graphs per supergraph on average.
-        given: Capacities that stay as they are.
+        user_budget: Capacities that stay as they are.
         pack: `pack(sizes, order, budget)`, see `Batcher.pack`.
 
     Returns:
@@ -236,16 +236,18 @@ def quantile_rule(
     sample = rng.permutation(count)[:_SAMPLE]
     sizes = {k: np.asarray(v, np.int64)[sample] for k, v in sizes.items()}
     best = None
-    for nodes in _node_capacities(sizes["node"], batch_size, given):
-        budget, padding = _complete({**given, "node": nodes}, sizes, pack)
+    for nodes in _node_capacities(sizes["node"], batch_size, user_budget):
+        budget, padding = _complete({**user_budget, "node": nodes}, sizes, pack)
         if best is None or padding < best[0]:
             best = padding, budget
     return best[1]
 
 
-def _node_capacities(nodes: np.ndarray, batch_size: int, given: Mapping) -> list[int]:
-    if "node" in given:
-        return [given["node"]]
+def _node_capacities(
+    nodes: np.ndarray, batch_size: int, user_budget: Mapping
+) -> list[int]:
+    if "node" in user_budget:
+        return [user_budget["node"]]
     least = int(ceil64(nodes.max()))
     usual = max(int(ceil64(nodes.mean() * batch_size)), least)
     supergraphs = nodes.sum() / usual
@@ -289,8 +291,8 @@ def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float
     padding, budget, fitting, packed = min(tried, key=lambda entry: entry[0])
     if "graph" not in budget:
         # Slots cost next to nothing: half as many again as any supergraph had.
-        most = max((len(members) for members in packed), default=1)
-        budget["graph"] = int(1.5 * most) + 2
+        graphs = max((len(members) for members in packed), default=1)
+        budget["graph"] = int(1.5 * graphs) + 2
     for name, values in sizes.items():
         if name in PER_GRAPH or name in budget or is_step_resource(name):
             continue

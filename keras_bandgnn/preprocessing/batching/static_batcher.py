@@ -127,24 +127,24 @@ class StaticBatcher(Batcher):
         counts = np.array([len(m) for step in steps for m in step])
         starts = np.cumsum(counts) - counts
 
-        def most(name: str) -> np.ndarray:
+        def largest_sums(name: str) -> np.ndarray:
             values = np.append(np.asarray(sizes[name], np.int64)[members], 0)
             sums = np.where(counts > 0, np.add.reduceat(values, starts), 0)
             return sums.reshape(len(steps), -1).max(axis=1)
 
-        edges = round_up(most("edge"))
-        padded = {"node": round_up(most("node") + 1), "edge": edges}
+        edges = round_up(largest_sums("edge"))
+        padded = {"node": round_up(largest_sums("node") + 1), "edge": edges}
         for name in sizes:
             if name in (*PER_GRAPH, *padded):
                 continue
             owner = owner_of(name)
             if owner is not None and not owner.follows_edges:
-                padded[name] = round_up(most(name))
+                padded[name] = round_up(largest_sums(name))
             elif np.array_equal(sizes[name], sizes["edge"]):
                 padded[name] = edges
             else:
                 # Rows and tiles may be far larger than edges, and far fewer.
-                padded[name] = _share(most(name), edges)
+                padded[name] = _share(largest_sums(name), edges)
         fixed = {k: v for k, v in budget.items() if k in (*PER_GRAPH, "graph")}
         return [
             {**fixed, **dict(zip(padded, row, strict=True))}

@@ -122,7 +122,7 @@ class AtomsEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
-        own = {"label": self.label, "forces": self.forces, "stress": self.stress}
+        config = {"label": self.label, "forces": self.forces, "stress": self.stress}
         if self.occupancy != "raise":  # files of 0.2.0 have none
-            own["occupancy"] = self.occupancy
-        return {**super().get_config(), **own}
+            config["occupancy"] = self.occupancy
+        return {**super().get_config(), **config}

@@ -294,9 +294,9 @@ class GraphEncoder(GraphLayer):
         for level, names in self.categories().items():
             pointer = pointers[level]
             for name in names:
-                known = np.cumsum(getattr(graphs, level)[name] > 0)
-                known = np.diff(np.concatenate([[0], known])[pointer])
-                unknown = np.flatnonzero((known == 0) & (np.diff(pointer) > 0))
+                counts = np.cumsum(getattr(graphs, level)[name] > 0)
+                counts = np.diff(np.concatenate([[0], counts])[pointer])
+                unknown = np.flatnonzero((counts == 0) & (np.diff(pointer) > 0))
                 if unknown.size:
                     _LOG.warning(
                         "%s knows no value of %s[%r] in %d of %d graphs (first: item "

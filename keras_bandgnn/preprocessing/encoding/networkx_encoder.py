@@ -103,23 +103,23 @@ class NetworkXEncoder(GraphEncoder):
         items = [item for item in items if self.accepts(item)]
         learnt = {}
         for level in _LEVELS:
-            wanted = self.attributes[level]
-            if isinstance(wanted, Mapping):
-                learnt[level] = wanted
+            selection = self.attributes[level]
+            if isinstance(selection, Mapping):
+                learnt[level] = selection
                 continue
-            columns: dict[str, list] = {name: [] for name in wanted or ()}
+            columns: dict[str, list] = {name: [] for name in selection or ()}
             for item in items:
                 for attributes in _attributes(item, level):
                     for name, value in attributes.items():
-                        if wanted is None and name != _LABEL:
+                        if selection is None and name != _LABEL:
                             columns.setdefault(str(name), [])
                         if name in columns:
                             columns[name].append(value)
             learnt[level] = learn_attributes(level, columns, {})
-            lacking = set(wanted or ()) - learnt[level].keys()
+            lacking = set(selection or ()) - learnt[level].keys()
             if lacking:
                 raise ValueError(
-                    f"Expected the {level} attributes {sorted(wanted)} in the data. "
+                    f"Expected the {level} attributes {sorted(selection)} in the data. "
                     f"Received: none of {sorted(lacking)}. Correct the names."
                 )
         spec = learnt["edge"].get(self.edge_type)
@@ -211,8 +211,8 @@ class NetworkXEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
-        own = {**self.attributes, "edge_type": self.edge_type}
-        return {**super().get_config(), **own}
+        config = {**self.attributes, "edge_type": self.edge_type}
+        return {**super().get_config(), **config}
 
 
 def _attributes(item: Any, level: str) -> Iterator[Mapping]:

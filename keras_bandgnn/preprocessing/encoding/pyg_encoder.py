@@ -157,14 +157,14 @@ class PyGEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
-        own = {
+        config = {
             "levels": self.levels,
             "node_inputs": self.node_inputs,
             "num_edge_types": self._edge_types,
         }
         if self._edge_inputs:
-            own["edge_inputs"] = self._edge_inputs
-        return {**super().get_config(), **own}
+            config["edge_inputs"] = self._edge_inputs
+        return {**super().get_config(), **config}
 
 
 def _copied(value: Mapping | None) -> dict | None:

@@ -30,8 +30,8 @@ def _offsets(sizes: dict[str, int]) -> np.ndarray:
 
 
 def _ids(values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
-    most = np.array(list(sizes.values()), np.int32) - 1
-    return np.clip(values, 0, most) + _offsets(sizes)
+    largest = np.array(list(sizes.values()), np.int32) - 1
+    return np.clip(values, 0, largest) + _offsets(sizes)
 
 
 def atom_ids(atoms: np.ndarray) -> np.ndarray:

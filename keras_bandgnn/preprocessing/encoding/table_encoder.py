@@ -100,8 +100,8 @@ class TableEncoder(GraphEncoder):
     @property
     def is_adapted(self) -> bool:
         """Whether the encoder of the column and the other columns are known."""
-        known = not isinstance(self.context, list)
-        return known and self.encoder is not None and self.encoder.is_adapted
+        has_context = not isinstance(self.context, list)
+        return has_context and self.encoder is not None and self.encoder.is_adapted
 
     @property
     def num_edge_types(self) -> int:
@@ -161,8 +161,8 @@ class TableEncoder(GraphEncoder):
     def categories(self) -> dict[str, list[str]]:
         """Return those of the column's encoder, and the columns with categories."""
         inner = self.encoder.categories()
-        own = several_categories(self.context or {})
-        return {**inner, "node": [*inner.get("node", []), *own]}
+        columns = several_categories(self.context or {})
+        return {**inner, "node": [*inner.get("node", []), *columns]}
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a row; see `GraphEncoder`."""
@@ -217,8 +217,8 @@ class TableEncoder(GraphEncoder):
         encoder = self.encoder
         if encoder is not None:
             encoder = class_entry(encoder, encoder.plain_config())
-        own = {"column": self.column, "encoder": encoder, "context": self.context}
-        return {**super().get_config(), **own}
+        config = {"column": self.column, "encoder": encoder, "context": self.context}
+        return {**super().get_config(), **config}
 
 
 def _graph_of(encoder: GraphEncoder, cell: Any) -> Graph | None:

@@ -58,8 +58,8 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
         return strings(name, value)
     mapping(name, value)
     for key, spec in value.items():
-        known = isinstance(spec, Mapping) and set(spec) in _SPECS
-        if not known or not all(isinstance(v, list | tuple) for v in spec.values()):
+        is_spec = isinstance(spec, Mapping) and set(spec) in _SPECS
+        if not is_spec or not all(isinstance(v, list | tuple) for v in spec.values()):
             raise ValueError(
                 f"Expected {name}[{key!r}] to be {{'number': shape}}, with or without "
                 "'mean' and 'std', or {'category': values}. "
@@ -74,7 +74,7 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
 def learn_attributes(
     what: str,
     columns: Mapping[str, Iterable[Any]],
-    known: Mapping[str, Any],
+    specs: Mapping[str, Any],
     standardize: bool = False,
 ) -> dict[str, dict]:
     """Return what the attributes of nodes, edges or graphs are.
@@ -82,7 +82,7 @@ def learn_attributes(
     Args:
         what: "node", "edge" or "graph", for errors.
         columns: Values of each attribute in the data; None where missing.
-        known: Attributes that are not to be learnt, in the form of the result.
+        specs: Attributes that are not to be learnt, in the form of the result.
         standardize: Whether numbers get mean 0 and standard deviation 1.
 
     Returns:
@@ -93,7 +93,7 @@ def learn_attributes(
     Raises:
         ValueError: For values that are neither, or numbers of several shapes.
     """
-    learnt = dict(known)
+    learnt = dict(specs)
     for name, values in columns.items():
         if name in learnt:
             continue

@@ -325,10 +325,12 @@ class BatchingForecast:
         advance(len(self.batchers))
         timer, timed = self.timer, list(self.timer.visits)
         # Measuring for longer than training would take is pointless.
-        left = min(began + self.seconds - time.monotonic(), self.steps * timer.rough_s)
-        left = max(left, _LEAST_SECONDS)
-        deadline = time.monotonic() + left
-        visit_s = min(left / (2 * _ROUNDS * len(timed)), _VISIT_SECONDS)
+        budget_s = min(
+            began + self.seconds - time.monotonic(), self.steps * timer.rough_s
+        )
+        budget_s = max(budget_s, _LEAST_SECONDS)
+        deadline = time.monotonic() + budget_s
+        visit_s = min(budget_s / (2 * _ROUNDS * len(timed)), _VISIT_SECONDS)
         epoch_s = max(_EPOCH_SECONDS, 2 * timer.epoch_s)
         steps = int(np.clip(epoch_s / timer.rough_s, _FEWEST_STEPS, _SAMPLE_STEPS))
         whole, *assembling = self._sample_loaders(steps, dict(timed[0]))

@@ -116,12 +116,14 @@ class BatcherChoice:
             text = f", within {100 * _EQUAL:.0f} % of {other.algorithm}"
             if other.compilations > row.compilations:
                 text += "; fewer compilations decide"
-        for each in (row, other):
-            share = each.compilations * each.compile_s * 1e3 / self.steps / each.step_ms
+        for entry in (row, other):
+            share = (
+                entry.compilations * entry.compile_s * 1e3 / self.steps / entry.step_ms
+            )
             if share > 0.05:
                 text += (
-                    f". {each.algorithm} spends {100 * share:.0f} % of its time on "
-                    f"{each.compilations} compilation{'s' * (each.compilations != 1)}"
+                    f". {entry.algorithm} spends {100 * share:.0f} % of its time on "
+                    f"{entry.compilations} compilation{'s' * (entry.compilations != 1)}"
                 )
         gain = row.steady_ms - other.steady_ms
         extra = other.compilations * other.compile_s - row.compilations * row.compile_s

@@ -27,11 +27,11 @@ def graph_name(graph: int, info: Sequence[Mapping[str, Any]] = (), first: int = 
     'graph 11 (a.xyz, frame 3)'
     """
     name = f"graph {first + graph}"
-    known = info[graph] if len(info) > graph else {}
-    if "file" not in known:
+    fields = info[graph] if len(info) > graph else {}
+    if "file" not in fields:
         return name
-    frame = f", frame {known['frame']}" if "frame" in known else ""
-    return f"{name} ({known['file']}{frame})"
+    frame = f", frame {fields['frame']}" if "frame" in fields else ""
+    return f"{name} ({fields['file']}{frame})"
 
 
 class Atoms(NamedTuple):

@@ -64,7 +64,7 @@ class GeometryLayer(GraphLayer):
         if isinstance(graphs, Graph):
             return self.call(graphs)
         super().__call__(graphs)  # refuses what is not iterable
-        return self._each(graphs)
+        return self._connected(graphs)
 
     def call(self, graph: Graph) -> Graph:
         """Return the graph with its new edges."""
@@ -74,7 +74,7 @@ class GeometryLayer(GraphLayer):
         """Return the neighbours of all atoms, sorted by receiver."""
         raise NotImplementedError
 
-    def _each(self, graphs: Iterable[Graph]) -> Iterator[Graph]:
+    def _connected(self, graphs: Iterable[Graph]) -> Iterator[Graph]:
         total = len(graphs) if hasattr(graphs, "__len__") else None
         done = 0
         with _bar(total) as advance:
@@ -230,8 +230,8 @@ class RadiusGraph(GeometryLayer):
         elements = np.asarray(elements)
         if self._table is None:
             return np.full(elements.shape, self.cutoff)
-        known = (elements >= 0) & (elements < len(self._table))
-        return self._table[np.where(known, elements, -1)]
+        in_table = (elements >= 0) & (elements < len(self._table))
+        return self._table[np.where(in_table, elements, -1)]
 
     def near(self, atoms: Atoms, pairs: Pairs) -> Pairs:
         """Return those of the pairs that are within their cutoff.

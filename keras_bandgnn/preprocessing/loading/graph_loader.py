@@ -237,8 +237,8 @@ class GraphComposer(Composer):
         # Keras reads the length once per fit, so all epochs have the same.
         missing = (self.length - self._steps(packed)) * self.per_step
         # Supergraphs with most graphs are split, so that no step is empty.
-        most = [max(map(len, supergraphs), default=0) for supergraphs in packed]
-        fullest = int(np.argmax(most))
+        largest = [max(map(len, supergraphs), default=0) for supergraphs in packed]
+        fullest = int(np.argmax(largest))
         packed[fullest] = spread(packed[fullest], len(packed[fullest]) + missing)
         steps, budgets = [], []
         for bucket, members in enumerate(packed):

@@ -97,7 +97,7 @@ def LinkLoader(
         graph,
         pairs,
         negatives=negatives,
-        known=_with_edges(graph, pairs, known),
+        true_pairs=_with_edges(graph, pairs, known),
         undirected=undirected,
         batch_size=batch_size or len(pairs),
     )
@@ -140,7 +140,7 @@ def validation_loader(links: Loader, pairs, seed: int = 0) -> Loader:
         pairs,
         NegativeSampler() if train.negatives is None else train.negatives,
         min(train.batch_size, len(pairs)) or None,
-        NodePairs.concatenate([train.known, links.pairs]),
+        NodePairs.concatenate([train.true_pairs, links.pairs]),
         shuffle=False,
         seed=seed,
         loader=train.loader,
@@ -149,12 +149,14 @@ def validation_loader(links: Loader, pairs, seed: int = 0) -> Loader:
     )
 
 
-def _with_edges(graph: Graph, pairs: NodePairs, known: NodePairs | None) -> NodePairs:
-    """Return the known pairs and the edges of a graph, of one type if pairs are."""
+def _with_edges(
+    graph: Graph, pairs: NodePairs, true_pairs: NodePairs | None
+) -> NodePairs:
+    """Return the true pairs and the edges of a graph, of one type if pairs are."""
     edges = NodePairs.of_edges(graph)
     if not pairs.types.any():
         edges = NodePairs(edges.senders, edges.receivers)
-    return edges if known is None else NodePairs.concatenate([known, edges])
+    return edges if true_pairs is None else NodePairs.concatenate([true_pairs, edges])
 
 
 class PairComposer(Composer):
@@ -215,7 +217,7 @@ class PairAssembler(BatchAssembler):
         graph: The graph, as pairs number its nodes.
         pairs: The positives.
         negatives: Draws negatives, or None.
-        known: Pairs that negatives avoid, besides the positives.
+        true_pairs: Pairs that negatives avoid, besides the positives.
         undirected: Whether negatives avoid the reverse of true pairs.
         batch_size: P.
     """
@@ -226,12 +228,16 @@ class PairAssembler(BatchAssembler):
         graph: Graph,
         pairs: NodePairs,
         negatives: NegativeSampler | None,
-        known: NodePairs,
+        true_pairs: NodePairs,
         undirected: bool,
         batch_size: int,
     ):
         self.loader, self.graph, self.pairs = loader, graph, pairs
-        self.negatives, self.known, self.undirected = negatives, known, undirected
+        self.negatives, self.true_pairs, self.undirected = (
+            negatives,
+            true_pairs,
+            undirected,
+        )
         self.batch_size = batch_size
         self.per_positive = 0 if negatives is None else negatives.per_positive
         self.samples = loader.sampler is not None
@@ -264,7 +270,11 @@ class PairAssembler(BatchAssembler):
         if self.negatives is not None:
             types = self.negatives.types_of(self.graph)
             self._draw = self.negatives.prepare(
-                self.pairs, self.graph.num_nodes, self.known, types, self.undirected
+                self.pairs,
+                self.graph.num_nodes,
+                self.true_pairs,
+                types,
+                self.undirected,
             )
 
     def __getstate__(self):

@@ -98,19 +98,19 @@ def _matches(receivers, senders, types, graph: Graph, index: int) -> np.ndarray:
     rows = np.arange(graph.num_edges)
     if types is not None and len(types) < graph.num_edges:
         rows = np.flatnonzero(graph.edge_type >= types.min(initial=INT32_MAX))
-    keys, own = (
+    keys, graph_keys = (
         np.asarray(a, np.int64) * graph.num_nodes + b
         for a, b in (
             (receivers, senders),
             (graph.receivers[rows], graph.senders[rows]),
         )
     )
-    order, own_order = (np.argsort(k, kind="stable") for k in (keys, own))
-    keys, own = keys[order], own[own_order]
+    order, own_order = (np.argsort(k, kind="stable") for k in (keys, graph_keys))
+    keys, graph_keys = keys[order], graph_keys[own_order]
     # The k-th edge between two nodes is the k-th there.
     again = np.arange(len(keys)) - np.searchsorted(keys, keys)
-    found = np.searchsorted(own, keys) + again
-    if (found >= len(own)).any() or (own[found] != keys).any():
+    match = np.searchsorted(graph_keys, keys) + again
+    if (match >= len(graph_keys)).any() or (graph_keys[match] != keys).any():
         raise ValueError(
             "Expected a preprocessor that keeps the edges of the graphs, to predict "
             f"for them. Received: edges that graph {index} does not have. Leave out "
@@ -118,7 +118,7 @@ def _matches(receivers, senders, types, graph: Graph, index: int) -> np.ndarray:
             "graph transformers."
         )
     places = np.empty(len(keys), np.int64)
-    places[order] = rows[own_order[found]]
+    places[order] = rows[own_order[match]]
     return places
 
 

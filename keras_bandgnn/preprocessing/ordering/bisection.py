@@ -121,7 +121,7 @@ class BisectionLevel:
         side = np.where(upper, 1.0, -1.0)
         force = self.inner @ side + self.pull
         score = self.sums(side * (force + self.pull))
-        most = self.sizes // 2
+        limit = self.sizes // 2
         for _ in range(_EXCHANGES):
             gain = -side * force
             order = np.lexsort((-gain, side, self.part))
@@ -129,7 +129,7 @@ class BisectionLevel:
             part = np.repeat(np.arange(self.count), self.sizes)
             rank = np.arange(side.size) - self.bounds[part]
             pairs = np.minimum(lower_count, self.sizes - lower_count)
-            index = np.flatnonzero(rank < np.minimum(pairs, most)[part])
+            index = np.flatnonzero(rank < np.minimum(pairs, limit)[part])
             down, up = order[index], order[index + lower_count[part[index]]]
             better = gain[down] + gain[up] > 0
             down, up = down[better], up[better]
@@ -140,10 +140,10 @@ class BisectionLevel:
             improved = trial_score > score
             # Exchanged nodes that are linked spoil the gain: try fewer, the best ones.
             used = np.bincount(self.part[down], minlength=self.count)
-            most = np.where(improved, most, used // 4)
+            limit = np.where(improved, limit, used // 4)
             score = np.where(improved, trial_score, score)
             side = np.where(improved[self.part], trial, side)
             force = np.where(improved[self.part], trial_force, force)
-            if not most.any():
+            if not limit.any():
                 break
         return side > 0

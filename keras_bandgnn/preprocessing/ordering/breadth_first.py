@@ -60,8 +60,8 @@ def breadth_first(graph: Graph) -> np.ndarray:
     if order.size < size:
         missing = np.ones(size, bool)
         missing[order] = False
-        rest = reverse_cuthill_mckee(adjacency)
-        order = np.append(order, rest[missing[rest]])
+        fallback = reverse_cuthill_mckee(adjacency)
+        order = np.append(order, fallback[missing[fallback]])
     return order.astype(np.int32)
 
 

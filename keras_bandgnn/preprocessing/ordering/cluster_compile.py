@@ -242,9 +242,9 @@ class ClusterCompile(GraphLayer):
         """Return the reordered graph with the node feature `"cluster"`."""
         count = self.num_clusters
         if count is None:
-            most = graph.num_nodes // (_LEAST_BLOCKS * self.block_size)
+            limit = graph.num_nodes // (_LEAST_BLOCKS * self.block_size)
             count = num_clusters_for(self.hidden_dim, self.l2_bytes)
-            count = max(1, min(count, most))
+            count = max(1, min(count, limit))
         result = cluster_order(graph, count, self.within, self.block_size)
         graph = graph.subgraph(result.order)
         return graph.replace(node={**graph.node, "cluster": result.cluster})

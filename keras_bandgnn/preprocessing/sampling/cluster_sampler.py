@@ -76,14 +76,14 @@ class ClusterSampler(Sampler):
     def _clusters(self, graph: SampledGraph) -> np.ndarray:
         """Return the cluster of each node, int64 [N]."""
         if self.feature is not None:
-            found = node_ids(graph, self.feature, "feature")
-            if found.max() >= self.num_clusters:
+            cluster = node_ids(graph, self.feature, "feature")
+            if cluster.max() >= self.num_clusters:
                 raise ValueError(
                     f"Expected ids in [0, {self.num_clusters}) in node"
                     f"[{self.feature!r}], as num_clusters={self.num_clusters}. "
-                    f"Received: {found.max()}. Raise num_clusters."
+                    f"Received: {cluster.max()}. Raise num_clusters."
                 )
-            return found
+            return cluster
         if self.num_clusters > graph.num_nodes:
             raise ValueError(
                 "Expected at most as many clusters as nodes. Received: num_clusters="

@@ -183,9 +183,9 @@ class NegativeSampler:
             )
             drawn = {"sender": senders, "receiver": receivers}
             for number, (end, side) in enumerate(sides):
-                chosen = np.flatnonzero(np.repeat(which == number, self.per_positive))
-                rows = np.repeat(side.row[index], self.per_positive)[chosen]
-                drawn[end][chosen] = side.draw(rows, rng)
+                slots = np.flatnonzero(np.repeat(which == number, self.per_positive))
+                rows = np.repeat(side.row[index], self.per_positive)[slots]
+                drawn[end][slots] = side.draw(rows, rng)
             return NodePairs(senders, receivers, types)
 
         return draw
@@ -198,10 +198,10 @@ class NegativeSampler:
         for end in ends:
             seen = true if end == "receiver" else true.reversed()
             groups = self._groups(kind, seen, num_nodes, node_types)
-            given = [pairs, taken]
+            pair_sets = [pairs, taken]
             if end == "sender":
-                given = [each.reversed() for each in given]
-            sides.append((end, _Side(*given, num_nodes, self.self_pairs, *groups)))
+                pair_sets = [pair_set.reversed() for pair_set in pair_sets]
+            sides.append((end, _Side(*pair_sets, num_nodes, self.self_pairs, *groups)))
         return sides
 
     def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
@@ -212,8 +212,11 @@ class NegativeSampler:
         rows = place, taken.senders.astype(np.int64) * num_nodes + taken.receivers
         if not self.self_pairs:
             diagonal = np.arange(num_nodes) * (num_nodes + 1)
-            own = np.arange(len(types)).repeat(num_nodes), np.tile(diagonal, len(types))
-            rows = tuple(map(np.concatenate, zip(rows, own, strict=True)))
+            loops = (
+                np.arange(len(types)).repeat(num_nodes),
+                np.tile(diagonal, len(types)),
+            )
+            rows = tuple(map(np.concatenate, zip(rows, loops, strict=True)))
         places = FreePlaces(*rows, np.full(len(types), num_nodes**2))
         if not places.free.all():
             raise ValueError(
@@ -349,21 +352,21 @@ class _Side:
         )
 
         def place_of(group, node):
-            wanted = group * np.int64(num_nodes) + node
-            place = np.searchsorted(member_keys, wanted)
-            found = member_keys[np.minimum(place, len(members) - 1)] == wanted
-            return place - pointer[group], found
+            member_key = group * np.int64(num_nodes) + node
+            place = np.searchsorted(member_keys, member_key)
+            is_member = member_keys[np.minimum(place, len(members) - 1)] == member_key
+            return place - pointer[group], is_member
 
         taken_group, taken_key = rows_of(taken)
         row = np.searchsorted(keys, taken_key)
         here = keys[np.minimum(row, len(keys) - 1)] == taken_key
-        place, found = place_of(taken_group, taken.receivers)
-        here &= found
+        place, in_group = place_of(taken_group, taken.receivers)
+        here &= in_group
         rows = row[here], place[here]
         if not self_pairs:
-            own, found = place_of(group, sender)
-            own = np.flatnonzero(found), own[found]
-            rows = tuple(map(np.concatenate, zip(rows, own, strict=True)))
+            loops, in_group = place_of(group, sender)
+            loops = np.flatnonzero(in_group), loops[in_group]
+            rows = tuple(map(np.concatenate, zip(rows, loops, strict=True)))
         self._places = FreePlaces(*rows, np.diff(pointer)[group])
         self._first, self._members = pointer[group], members
         self.free = self._places.free[self.row]

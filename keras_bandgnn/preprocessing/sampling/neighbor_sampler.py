@@ -99,7 +99,7 @@ class NeighborSampler(Sampler):
             refuse("fan_outs", "a list of numbers, one per layer", fan_outs)
         if not len(fan_outs):
             refuse("fan_outs", "at least one number", fan_outs)
-        self.fan_outs = [_checked(each) for each in fan_outs]
+        self.fan_outs = [_checked(fan_out) for fan_out in fan_outs]
         self.batch_size = positive_int("batch_size", batch_size)
         self.replace = boolean("replace", replace)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
@@ -112,11 +112,11 @@ class NeighborSampler(Sampler):
             self._weights(graph)
         for fan_out in self.fan_outs:
             if isinstance(fan_out, dict):
-                known = graph.by_type()[2]
+                types = graph.by_type()[2]
                 for kind in fan_out:
-                    if kind >= known:
+                    if kind >= types:
                         raise ValueError(
-                            f"Expected types of edges in [0, {known}) in `fan_outs`, as"
+                            f"Expected types of edges in [0, {types}) in `fan_outs`, as"
                             f" the graph has. Received: type {kind} in {fan_out}."
                         )
         return targets
@@ -145,11 +145,11 @@ class NeighborSampler(Sampler):
             for fan_out in self.fan_outs:
                 drawn, count = self._draw(graph, frontier, fan_out, rng)
                 sender = graph.senders[drawn]
-                found = sender[number[sender] < 0]
+                new = sender[number[sender] < 0]
                 # Of each node that was found several times the last position stays.
-                place = np.arange(len(found), dtype=np.int32)
-                number[found] = place
-                frontier = found[number[found] == place].astype(np.int64)
+                place = np.arange(len(new), dtype=np.int32)
+                number[new] = place
+                frontier = new[number[new] == place].astype(np.int64)
                 number[frontier] = np.arange(
                     ends[-1], ends[-1] + len(frontier), dtype=np.int32
                 )
@@ -160,8 +160,8 @@ class NeighborSampler(Sampler):
                 senders.append(number[sender])
                 edge_ends.append((edge_ends[-1] if edge_ends else 0) + len(drawn))
         finally:
-            for each in nodes:
-                number[each] = -1
+            for hop in nodes:
+                number[hop] = -1
         by_type = np.repeat(
             [isinstance(fan_out, dict) for fan_out in self.fan_outs],
             [len(count) for count in counts],
@@ -283,7 +283,7 @@ class NeighborSampler(Sampler):
         features = graph.flat.edge
         weight = features.get(self.edge_weight)
         if weight is None or weight.ndim != 1:
-            shapes = {name: list(each.shape[1:]) for name, each in features.items()}
+            shapes = {name: list(values.shape[1:]) for name, values in features.items()}
             raise ValueError(
                 f"Expected an edge feature {self.edge_weight!r}, a number per edge, as "
                 f"`edge_weight` of the sampler. Received: edge features {shapes}."
@@ -343,13 +343,13 @@ class NeighborSampler(Sampler):
         new = nodes[0]
         for fan_out in self.fan_outs:
             limits = _numbers(fan_out)
-            most = graph.num_edges
+            limit = graph.num_edges
             if min(limits) >= 0:
-                most = new * sum(limits)
+                limit = new * sum(limits)
             if not self.replace:
-                most = min(most, graph.num_edges)
-            edges.append((edges[-1] if edges else 0) + most)
-            new = min(most, graph.num_nodes - nodes[-1])
+                limit = min(limit, graph.num_edges)
+            edges.append((edges[-1] if edges else 0) + limit)
+            new = min(limit, graph.num_nodes - nodes[-1])
             nodes.append(nodes[-1] + new)
         return nodes, edges
 
@@ -389,21 +389,22 @@ def _checked_number(limit) -> int:
     return number
 
 
-def _uniform(degree: np.ndarray, most: int, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `most` distinct numbers below each degree, or all of them.
+def _uniform(degree: np.ndarray, limit: int, rng) -> tuple[np.ndarray, np.ndarray]:
+    """Draw `limit` distinct numbers below each degree, or all of them.
 
     Returns:
-        int64 [rows, most], and how many of each row count.
+        int64 [rows, limit], and how many of each row count.
     """
-    counts = np.minimum(degree, most)
-    offsets = np.empty((len(degree), most), np.int64)
-    offsets[:] = np.arange(most)
-    many = np.flatnonzero(degree > most)
-    # Floyd's method for all rows at once: the i-th draw is below degree - most + i + 1,
-    # and a number that was drawn before gives way to the largest one.
-    drawn = np.empty((most, len(many)), np.int64)
-    for i, chance in enumerate(rng.random((most, len(many)))):
-        largest = degree[many] - most + i
+    counts = np.minimum(degree, limit)
+    offsets = np.empty((len(degree), limit), np.int64)
+    offsets[:] = np.arange(limit)
+    many = np.flatnonzero(degree > limit)
+    # Floyd's method for all rows at once: the i-th draw is below
+    # degree - limit + i + 1, and a number that was drawn before gives way to the
+    # largest one.
+    drawn = np.empty((limit, len(many)), np.int64)
+    for i, chance in enumerate(rng.random((limit, len(many)))):
+        largest = degree[many] - limit + i
         value = (chance * (largest + 1)).astype(np.int64)
         taken = (drawn[:i] == value).any(axis=0)
         drawn[i] = np.where(taken, largest, value)
@@ -411,15 +412,15 @@ def _uniform(degree: np.ndarray, most: int, rng) -> tuple[np.ndarray, np.ndarray
     return offsets, counts
 
 
-def _uniform_again(degree: np.ndarray, most: int, rng) -> tuple:
-    """Draw `most` numbers below each degree, which may repeat."""
-    chance = rng.random((len(degree), most))
+def _uniform_again(degree: np.ndarray, limit: int, rng) -> tuple:
+    """Draw `limit` numbers below each degree, which may repeat."""
+    chance = rng.random((len(degree), limit))
     offsets = (chance * degree[:, None]).astype(np.int64)
-    return offsets, np.where(degree > 0, most, 0)
+    return offsets, np.where(degree > 0, limit, 0)
 
 
-def _weighted(first, degree, most: int, weight, rng) -> tuple:
-    """Draw at most `most` distinct edges of each row, in proportion to weights.
+def _weighted(first, degree, limit: int, weight, rng) -> tuple:
+    """Draw at most `limit` distinct edges of each row, in proportion to weights.
 
     The largest of u ** (1 / w) with u uniform (Efraimidis and Spirakis 2006).
     """
@@ -431,23 +432,23 @@ def _weighted(first, degree, most: int, weight, rng) -> tuple:
     order = np.lexsort((-chance, rows))
     counts = np.bincount(rows, minlength=len(degree))
     place = np.arange(len(rows)) - (np.cumsum(counts) - counts).repeat(counts)
-    kept = order[place < most]
-    return edges[kept], np.minimum(counts, most)
+    top = order[place < limit]
+    return edges[top], np.minimum(counts, limit)
 
 
-def _weighted_again(first, degree, most: int, weight, rng) -> tuple:
-    """Draw `most` edges of each row in proportion to weights; they may repeat."""
+def _weighted_again(first, degree, limit: int, weight, rng) -> tuple:
+    """Draw `limit` edges of each row in proportion to weights; they may repeat."""
     edges = ranges(first, degree)
     ends = np.cumsum(degree)
     total = np.concatenate([[0.0], np.cumsum(weight[edges])])
     low, high = total[ends - degree], total[ends]
-    if most == -1:
+    if limit == -1:
         counts = np.where(high > low, degree, 0)
     else:
-        counts = np.where(high > low, most, 0)
+        counts = np.where(high > low, limit, 0)
     rows = np.arange(len(degree)).repeat(counts)
     chance = low[rows] + rng.random(len(rows)) * (high - low)[rows]
-    found = np.searchsorted(total, chance, side="right") - 1
+    place = np.searchsorted(total, chance, side="right") - 1
     # Rounding must not leave the row.
-    found = np.clip(found, (ends - degree)[rows], ends[rows] - 1)
-    return edges[found], counts
+    place = np.clip(place, (ends - degree)[rows], ends[rows] - 1)
+    return edges[place], counts

@@ -111,10 +111,10 @@ class SampleAssembler(BatchAssembler):
         flat = self.graph.flat
         if weight is None or flat.label is None or flat.label_level != "node":
             return
-        known = known_labels(np.asarray(flat.label), classes) & self.targets[:, None]
-        count = total = known.sum(0, dtype=np.float64)
+        labelled = known_labels(np.asarray(flat.label), classes) & self.targets[:, None]
+        count = total = labelled.sum(0, dtype=np.float64)
         if SAMPLE_WEIGHT in flat.node:
-            total = np.asarray(flat.node[SAMPLE_WEIGHT], np.float64) @ known
+            total = np.asarray(flat.node[SAMPLE_WEIGHT], np.float64) @ labelled
         numbers = {"count": weight * count, "total": weight * total}
         self._expected = {n: v.astype(np.float32) for n, v in numbers.items()}
 
@@ -144,7 +144,7 @@ class SampleAssembler(BatchAssembler):
         self, subgraphs: Sequence[Subgraph], budget: Mapping
     ) -> dict[str, int]:
         """Return a budget that holds the subgraphs: the usual one, or a larger one."""
-        tables = [needed_sizes(each, self.trimmed) for each in subgraphs]
+        tables = [needed_sizes(subgraph, self.trimmed) for subgraph in subgraphs]
         needed = {name: max(table[name] for table in tables) for name in tables[0]}
         budget = dict(budget)
         while any(size > budget[name] for name, size in needed.items()):
@@ -182,7 +182,7 @@ class SampleAssembler(BatchAssembler):
                 x["sampled"]["weight"] = _whole(
                     edges, edges.padded(weight, 0, np.float32)
                 )
-        steps = [self._plans(each, budget) for each in subgraphs]
+        steps = [self._plans(subgraph, budget) for subgraph in subgraphs]
         x["hops" if self.trimmed else "plan"] = stack(steps)
         name = f"node:{self.sampler.num_hops}" if self.trimmed else "node"
         targets = [s.nodes[: s.node_ends[0]] for s in subgraphs]
@@ -295,10 +295,10 @@ def known_labels(label: np.ndarray, classes: bool) -> np.ndarray:
         label: [N] or [N, ...]; NaN, and of classes -1, where not known.
         classes: Whether labels may be classes.
     """
-    known = ~np.isnan(label) if label.dtype.kind == "f" else np.ones(label.shape, bool)
+    mask = ~np.isnan(label) if label.dtype.kind == "f" else np.ones(label.shape, bool)
     if classes and label.ndim == 1:
-        known &= label != -1
-    return known.reshape(len(label), -1)
+        mask &= label != -1
+    return mask.reshape(len(label), -1)
 
 
 def _whole(rows: PaddedRows, values: np.ndarray) -> np.ndarray:

@@ -75,8 +75,8 @@ class SampledGraph:
         self._lock = threading.Lock()
 
     def __getstate__(self):
-        kept = {k: v for k, v in self.__dict__.items() if k not in ("_local", "_lock")}
-        return kept
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_local", "_lock")}
+        return state
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -91,8 +91,10 @@ class SampledGraph:
     def loops(self) -> np.ndarray:
         """int64 [N], edges from each node to itself."""
         if self._loops is None:
-            own = self.senders == self._receivers
-            self._loops = np.bincount(self._receivers[own], minlength=self.num_nodes)
+            is_loop = self.senders == self._receivers
+            self._loops = np.bincount(
+                self._receivers[is_loop], minlength=self.num_nodes
+            )
         return self._loops
 
     def by_type(self) -> tuple[np.ndarray, np.ndarray, int]:
@@ -120,10 +122,10 @@ class SampledGraph:
 
     def numbering(self) -> np.ndarray:
         """Return int32 [N] of -1, this thread's own; it must be -1 again after use."""
-        found = getattr(self._local, "numbering", None)
-        if found is None:
-            found = self._local.numbering = np.full(self.num_nodes, -1, np.int32)
-        return found
+        numbers = getattr(self._local, "numbering", None)
+        if numbers is None:
+            numbers = self._local.numbering = np.full(self.num_nodes, -1, np.int32)
+        return numbers
 
     def induced(self, nodes: np.ndarray) -> Subgraph:
         """Return the subgraph of some nodes with all edges between them.
@@ -153,18 +155,18 @@ def node_ids(graph: SampledGraph, name: str, argument: str) -> np.ndarray:
         name: Name of the feature.
         argument: What it was given as, for errors.
     """
-    found = graph.flat.node.get(name)
-    if found is None or found.ndim != 1 or found.dtype.kind not in "iu":
+    ids = graph.flat.node.get(name)
+    if ids is None or ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ValueError(
             f"Expected a node feature {name!r}, an id per node, as `{argument}`. "
             f"Received: node features {sorted(graph.flat.node)}. Compile the graph "
             f"with ClusterCompile, or leave `{argument}` out."
         )
-    if found.min() < 0:
+    if ids.min() < 0:
         raise ValueError(
-            f"Expected ids of at least 0 in node[{name!r}]. Received: {found.min()}."
+            f"Expected ids of at least 0 in node[{name!r}]. Received: {ids.min()}."
         )
-    return np.asarray(found, np.int64)
+    return np.asarray(ids, np.int64)
 
 
 def ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -76,17 +76,17 @@ class Sampler:
         """
         key = repr(self)
         if key not in graph.notes:
-            made = self.__dict__.setdefault("_made", [])
+            recent = self.__dict__.setdefault("_recent", [])
             edges = graph.flat.senders
-            known = [value for senders, value in made if senders is edges]
-            value = known[0] if known else make(graph)
+            matches = [value for senders, value in recent if senders is edges]
+            value = matches[0] if matches else make(graph)
             # Those of the last two graphs, such as training and validation.
-            self._made = [*made[-1:], (edges, value)]
+            self._recent = [*recent[-1:], (edges, value)]
             graph.notes[key] = value
         return graph.notes[key]
 
     def __getstate__(self):
-        return {name: v for name, v in self.__dict__.items() if name != "_made"}
+        return {name: v for name, v in self.__dict__.items() if name != "_recent"}
 
     def rescales(self, sums_messages: bool) -> bool:
         """Return whether edges get weights, so that sums of messages are unbiased.

@@ -120,15 +120,15 @@ class SubgraphSampler(Sampler):
         rescale: bool = False,
     ) -> Subgraph:
         """Return the nodes of walks from some roots, and the edges between them."""
-        found = self._walks(graph, items, rng)
+        subgraph = self._walks(graph, items, rng)
         if not rescale:
-            return found
+            return subgraph
         counts = self.remembered(graph, self._count)
-        into = counts.of_node[found.nodes] + 1.0
-        weight = into[found.receiver] / (counts.of_edge[found.edges] + 1.0)
+        into = counts.of_node[subgraph.nodes] + 1.0
+        weight = into[subgraph.receiver] / (counts.of_edge[subgraph.edges] + 1.0)
         # Times the mean of all chances, so that factors are about 1.
         share = counts.mean_chance * (counts.subgraphs + 1.0) / into
-        return found._replace(
+        return subgraph._replace(
             edge_weight=weight.astype(np.float32), node_weight=share.astype(np.float32)
         )
 
@@ -163,17 +163,17 @@ class SubgraphSampler(Sampler):
             while drawn < goal:
                 rng = key_of(_ESTIMATE, number)
                 roots = rng.choice(graph.num_nodes, size, replace=False)
-                found = self._walks(graph, roots, rng)
-                of_node[found.nodes] += 1
-                of_edge[found.edges] += 1
-                drawn, number = drawn + len(found.nodes), number + 1
-                advance(len(found.nodes))
+                subgraph = self._walks(graph, roots, rng)
+                of_node[subgraph.nodes] += 1
+                of_edge[subgraph.edges] += 1
+                drawn, number = drawn + len(subgraph.nodes), number + 1
+                advance(len(subgraph.nodes))
         return Occurrences(of_node, of_edge, number)
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes and edges of a batch."""
-        most = min(self.batch_size * (self.walk_length + 1), graph.num_nodes)
-        return [most], [graph.num_edges]
+        limit = min(self.batch_size * (self.walk_length + 1), graph.num_nodes)
+        return [limit], [graph.num_edges]
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""

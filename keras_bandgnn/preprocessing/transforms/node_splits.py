@@ -130,20 +130,20 @@ class RandomNodeSplit(GraphLayer):
         names, totals = np.unique(classes, return_counts=True)
         kind = np.searchsorted(names, classes[order])
         present = np.bincount(kind, minlength=names.size)
-        wanted = np.array([_count(size, total) for total in totals], np.int64)
-        if (wanted > present).any():
-            short = int(np.argmax(wanted > present))
+        needed = np.array([_count(size, total) for total in totals], np.int64)
+        if (needed > present).any():
+            short = int(np.argmax(needed > present))
             where = f"class {names[short]}"
-            self._refuse(part, wanted[short], present[short], where)
+            self._refuse(part, needed[short], present[short], where)
         by_kind = np.argsort(kind, kind="stable")
         first = np.cumsum(present) - present
         rank = np.empty(order.size, np.int64)
         rank[by_kind] = np.arange(order.size) - np.repeat(first, present)
-        return rank < wanted[kind]
+        return rank < needed[kind]
 
-    def _refuse(self, part: str, wanted: int, present: int, where: str) -> None:
+    def _refuse(self, part: str, needed: int, present: int, where: str) -> None:
         raise ValueError(
-            f"Expected `{part}` to leave enough nodes of {where}: {wanted} are asked "
+            f"Expected `{part}` to leave enough nodes of {where}: {needed} are asked "
             f"for. Received: {present} that are labelled and in no other part. Ask for "
             "fewer, or for fractions."
         )
