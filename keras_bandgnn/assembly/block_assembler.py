@@ -47,8 +47,8 @@ class BlockAssembler(BatchAssembler):
         self.plan = plan
         self.num_types = num_types
         self.slots = slots
-        self.banded, *rest = plan.primitives
-        self.rest = rest[0] if rest else None
+        self.banded, *others = plan.primitives
+        self.fallback = others[0] if others else None
         self._whole = Assembler(
             self.parts, Plan(self.banded, rest="drop"), num_types, slots
         )
@@ -77,7 +77,7 @@ class BlockAssembler(BatchAssembler):
             active = self._distance < steps - step
             blocks = most_blocks(active, self._node_ptr, size)
             table[self._resource(step)] = blocks * size
-        if self.rest is not None:
+        if self.fallback is not None:
             pieces, done = [], 0
             for part in self.parts:
                 for piece in pieces_of(part):
@@ -91,13 +91,13 @@ class BlockAssembler(BatchAssembler):
 
     def _rest_sizes(self, part: FlatGraphs, distance: np.ndarray) -> dict:
         edges, graph = Edges.of_graphs(part, self.num_types)
-        left = ~self.banded.always_covers(edges)
-        edges, graph = edges.keep(left), graph[left]
+        uncovered = ~self.banded.always_covers(edges)
+        edges, graph = edges.keep(uncovered), graph[uncovered]
         table, steps = {}, self.plan.schedule.steps
         for step in range(steps):
             needed = distance[edges.receiver] < steps - step
             edges, graph = edges.keep(needed), graph[needed]
-            step_sizes = self.rest.sizes(edges, graph, len(part))
+            step_sizes = self.fallback.sizes(edges, graph, len(part))
             table |= {step_resource(k, step): v for k, v in step_sizes.items()}
         return table
 
@@ -142,12 +142,12 @@ class BlockAssembler(BatchAssembler):
         place[order] = np.arange(len(order), dtype=np.int32)
         arrays = {"blocks": {"order": order, "place": place}}
         edges = None
-        if self.rest is not None:
+        if self.fallback is not None:
             edges, reach = self._rest_edges(edge, g, distance, place)
         for step in range(steps):
-            what, left = self._resource(step), steps - step
+            what, remaining = self._resource(step), steps - step
             count = max(1, min(budget[what] // size, len(order)))
-            needed = int(np.count_nonzero(nearest < left))
+            needed = int(np.count_nonzero(nearest < remaining))
             if needed > count:
                 raise ValueError(
                     f"Expected at most {count} blocks of {size} rows for '{what}'. "
@@ -155,11 +155,11 @@ class BlockAssembler(BatchAssembler):
                 )
             step_arrays = {"block": order[:count]}
             if edges is not None:
-                active = reach < left
+                active = reach < remaining
                 edges, reach = edges.keep(active), reach[active]
                 now = dataclasses.replace(edges, num_nodes=count * size)
                 step_budget = of_step(budget, step)
-                step_arrays[self.rest.key()] = self.rest.pack(now, step_budget)
+                step_arrays[self.fallback.key()] = self.fallback.pack(now, step_budget)
             arrays[step_key(step)] = step_arrays
         return arrays
 
@@ -209,7 +209,7 @@ def most_blocks(active: np.ndarray, node_ptr: np.ndarray, size: int) -> np.ndarr
     [1, 2]
     """
     count = len(node_ptr) - 1
-    most = np.zeros(count, np.int64)
+    largest = np.zeros(count, np.int64)
     span = max(1, _MOST_ENTRIES // size)
     for low in range(0, count, span):
         high = min(low + span, count)
@@ -232,5 +232,5 @@ def most_blocks(active: np.ndarray, node_ptr: np.ndarray, size: int) -> np.ndarr
         np.add.at(table, (graph_of_gap[wraps], 0), 1)
         near = table.cumsum(axis=1)[:, :size].max(axis=1)
         touched = np.bincount(graph, minlength=high - low) > 0
-        most[low:high] = touched + borders + near
-    return most
+        largest[low:high] = touched + borders + near
+    return largest

@@ -154,18 +154,18 @@ class ScheduleAssembler(BatchAssembler):
         """
         needed, before = {}, first
         for step, (_, _, lists) in enumerate(steps):
-            own = lists[number]
+            rows = lists[number]
             edges = Edges(
-                own.sender,
-                own.receiver,
-                own.type,
-                num_nodes=len(own.state),
+                rows.sender,
+                rows.receiver,
+                rows.type,
+                num_nodes=len(rows.state),
                 num_types=self.num_types,
                 num_senders=before,
             )
             sizes = self.plan.sizes(edges, np.zeros(len(edges), np.int64), 1)
             needed |= {step_resource(k, step): int(v[0]) for k, v in sizes.items()}
-            before = len(own.state)
+            before = len(rows.state)
             if step + 1 < len(steps):
                 needed[step_resource("node", step + 1)] = before
         return needed
@@ -261,18 +261,18 @@ class ScheduleAssembler(BatchAssembler):
         for number, (_, _, lists) in enumerate(steps):
             before = step_resource("node", number)
             now = step_resource("node", number + 1)
-            for s, (budget, own) in enumerate(zip(layout.budgets, lists, strict=True)):
+            for s, (budget, rows) in enumerate(zip(layout.budgets, lists, strict=True)):
                 edges = Edges(
-                    own.sender,
-                    own.receiver,
-                    own.type,
+                    rows.sender,
+                    rows.receiver,
+                    rows.type,
                     num_nodes=budget[now],
                     num_types=self.num_types,
                     num_senders=budget[before],
                     transpose=True,
                 )
                 plans[s][step_key(number)] = {
-                    "state": _state(own.state, budget[before], budget[now], now),
+                    "state": _state(rows.state, budget[before], budget[now], now),
                     **self.plan.pack(edges, of_step(budget, number)),
                 }
         return plans
@@ -309,10 +309,14 @@ class ScheduleAssembler(BatchAssembler):
             before, places = places, _equal(rows, step.colour) if shared else None
             lists = []
             for s, (nodes, ends) in enumerate(zip(rows.real, edge.real, strict=True)):
-                own = StepRows(state[nodes], sender[ends], receiver[ends], kind[ends])
+                step_rows = StepRows(
+                    state[nodes], sender[ends], receiver[ends], kind[ends]
+                )
                 if places is not None:
-                    own, places[s] = own.merged(places[s])
-                lists.append(own if before is None else own.reading(before[s]))
+                    step_rows, places[s] = step_rows.merged(places[s])
+                lists.append(
+                    step_rows if before is None else step_rows.reading(before[s])
+                )
             starts = own_starts
             yield rows, starts, lists
 

@@ -90,25 +90,27 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     total = len(distance)
     begins = np.searchsorted(receiver, np.arange(total + 1))
     graph_of_node = np.arange(len(graphs)).repeat(graphs.num_nodes)
-    colour = own = None
+    colour = graph_hash = None
     if field.merge:
         colour = _first_colours(graphs, graph_of_node)
         # Colours are pseudo-random, so that these are as good as hashes of both.
-        own = graph_of_node.astype(np.uint64)
+        graph_hash = graph_of_node.astype(np.uint64)
     steps = []
     active = np.flatnonzero(distance <= field.steps)
-    nodes, place = _list(active, total, colour, own)
+    nodes, place = _list(active, total, colour, graph_hash)
     first_colour = None if colour is None else colour[nodes]
     ptr, rows = _pointer(nodes, graphs.node_ptr), nodes
     starts = ptr[:-1][graph_of_node]
     for step in range(field.steps):
-        left = field.steps - 1 - step
+        remaining = field.steps - 1 - step
         if colour is not None:
-            colour = _refined(colour, sender, receiver, kind, begins, distance <= left)
-        active = np.flatnonzero(distance <= left)
+            colour = _refined(
+                colour, sender, receiver, kind, begins, distance <= remaining
+            )
+        active = np.flatnonzero(distance <= remaining)
         # What is read keeps a row of its own.
-        seen = colour if left else None
-        nodes, own_place = _list(active, total, seen, own)
+        seen = colour if remaining else None
+        nodes, own_place = _list(active, total, seen, graph_hash)
         own_ptr = _pointer(nodes, graphs.node_ptr)
         counts = begins[nodes + 1] - begins[nodes]
         edge = np.arange(counts.sum()) + np.repeat(
@@ -141,13 +143,15 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     return ScheduleTable(ptr, rows, steps, nodes, candidates, slot, first_colour)
 
 
-def _list(active: np.ndarray, total: int, colour, own) -> tuple[np.ndarray, np.ndarray]:
+def _list(
+    active: np.ndarray, total: int, colour, graph_hash
+) -> tuple[np.ndarray, np.ndarray]:
     """Return one node per graph and colour of the active ones, and each one's row."""
     place = np.full(total, -1, np.int64)
     if colour is None:
         place[active] = np.arange(len(active))
         return active, place
-    seen = colour[active] ^ own[active]
+    seen = colour[active] ^ graph_hash[active]
     _, first, which = np.unique(seen, return_index=True, return_inverse=True)
     # In the order of the nodes, so graphs stay together.
     order = np.argsort(first)
@@ -209,16 +213,16 @@ def _joined(pieces: list[ScheduleTable], graphs: FlatGraphs) -> ScheduleTable:
     lows = [graphs.node_ptr[low] for low, _ in graphs.ranges(_CHUNK)]
     steps = []
     for number in range(len(pieces[0].steps)):
-        own = [piece.steps[number] for piece in pieces]
+        tables = [piece.steps[number] for piece in pieces]
         steps.append(
             StepTable(
-                pointers([s.ptr for s in own]),
-                column([s.state for s in own]),
-                pointers([s.edge_ptr for s in own]),
-                column([s.sender for s in own]),
-                column([s.receiver for s in own]),
-                column([s.type for s in own]),
-                column([s.colour for s in own]),
+                pointers([s.ptr for s in tables]),
+                column([s.state for s in tables]),
+                pointers([s.edge_ptr for s in tables]),
+                column([s.sender for s in tables]),
+                column([s.receiver for s in tables]),
+                column([s.type for s in tables]),
+                column([s.colour for s in tables]),
             )
         )
     return ScheduleTable(

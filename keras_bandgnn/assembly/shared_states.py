@@ -54,11 +54,11 @@ class StepRows:
 
     def merged(self, equal: np.ndarray) -> tuple["StepRows", np.ndarray]:
         """Return the rows that `equal_rows` names, and where each row is in them."""
-        kept = equal == np.arange(len(equal))
-        place = (np.cumsum(kept) - 1).astype(np.int32)[equal]
-        edges = kept[self.receiver]
+        is_first = equal == np.arange(len(equal))
+        place = (np.cumsum(is_first) - 1).astype(np.int32)[equal]
+        edges = is_first[self.receiver]
         rows = StepRows(
-            self.state[kept],
+            self.state[is_first],
             self.sender[edges],
             place[self.receiver[edges]],
             self.type[edges],
@@ -99,13 +99,13 @@ class SharedBudget:
         names = [name for name in needed[0] if name in usual]
         smaller = dict(usual)
         for name in names:
-            sizes = np.array([each[name] for each in needed])
+            sizes = np.array([table[name] for table in needed])
             # Those that are partly filled say nothing on full ones.
             sizes = sizes[sizes >= _FULL * sizes.max()]
-            most = sizes.max()
+            bound = sizes.max()
             if len(sizes) > 1:
-                most = max(most, sizes.mean() + _DEVIATIONS * sizes.std(ddof=1))
-            smaller[name] = min(usual[name], _rounded(most))
+                bound = max(bound, sizes.mean() + _DEVIATIONS * sizes.std(ddof=1))
+            smaller[name] = min(usual[name], _rounded(bound))
         before, after = (sum(b[n] for n in names) for b in (usual, smaller))
         return cls(usual, smaller) if after <= _WORTH * before else None
 
@@ -132,16 +132,16 @@ class SharedBudget:
         for first in range(0, len(budgets), replicas):
             budget, batch = budgets[first], needed[first : first + replicas]
             if self.smaller is None:
-                most = {
-                    name: min(size, _rounded(max(each[name] for each in batch)))
+                capacities = {
+                    name: min(size, _rounded(max(table[name] for table in batch)))
                     for name, size in budget.items()
                     if name in batch[0] and size >= _MANY
                 }
-                budget = {**budget, **most}
+                budget = {**budget, **capacities}
             elif budget == self.usual and all(
                 size <= self.smaller[name]
-                for each in batch
-                for name, size in each.items()
+                for table in batch
+                for name, size in table.items()
             ):
                 budget = self.smaller
             out += [budget] * replicas
