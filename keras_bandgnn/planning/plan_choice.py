@@ -71,16 +71,16 @@ def auto_plan(
 
     On a GPU edge lists were the fastest of all plans, for 3 to 64 edges per node.
     """
-    rest = Segment()
+    fallback = Segment()
     if num_edge_types > 1:
         # Larger groups are faster, but each type pads one group.
         large = nodes // num_edge_types >= 512
-        rest = Grouped(max(group_sizes()) if large else min(64, max(group_sizes())))
+        fallback = Grouped(max(group_sizes()) if large else min(64, max(group_sizes())))
     is_block = schedule is not None and schedule.order == "blocks"
     on_tpu = graph_ops.has_accelerator() and backend.device()[0] != "gpu"
     if is_block or (schedule is None and on_tpu):
-        return Plan(Banded(block_size), rest=rest, schedule=schedule)
-    return Plan(rest=rest, schedule=schedule)
+        return Plan(Banded(block_size), rest=fallback, schedule=schedule)
+    return Plan(rest=fallback, schedule=schedule)
 
 
 def reason_of_auto(num_hosts: int = 1) -> str:
@@ -150,12 +150,12 @@ def choose_plan(
 
 def _with_large_groups(plan: Plan, parts: Sequence, num_types: int, nodes: int) -> Plan:
     """Return the plan with groups that XLA multiplies with all cores, where it pays."""
-    rest = plan.primitives[0]
-    if keras.backend.backend() != "jax" or rest != Grouped(max(group_sizes())):
+    primitive = plan.primitives[0]
+    if keras.backend.backend() != "jax" or primitive != Grouped(max(group_sizes())):
         return plan
     sample, nodes = sampled(parts, nodes)
     steps = step_sizes(sample, plan, num_types, nodes)
-    rows = np.mean([sizes[f"{rest.key()}.row"] for sizes in steps])
+    rows = np.mean([sizes[f"{primitive.key()}.row"] for sizes in steps])
     large = Plan(rest=Grouped(_LARGE_GROUP), schedule=plan.schedule)
     return large if rows >= _MANY_ROWS * num_types else plan
 
@@ -181,7 +181,9 @@ def _candidates(num_types: int, num_edges: int, block_size: int, schedule):
     rests = [Segment(), Grouped()][: 1 + (num_types > 1)]
     plans = [Plan(rest=p, schedule=schedule) for p in parts if p.covers_all]
     blocks = [p for p in parts if not p.covers_all]
-    plans += [Plan(p, rest=rest, schedule=schedule) for rest in rests for p in blocks]
+    plans += [
+        Plan(p, rest=fallback, schedule=schedule) for fallback in rests for p in blocks
+    ]
     return sorted(plans, key=lambda plan: (len(plan.keys), plan.keys[0] != "segment"))
 
 

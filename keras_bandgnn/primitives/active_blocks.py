@@ -105,6 +105,6 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
             "preceding": graph_ops.batched_gather(place, before),
             "following": graph_ops.batched_gather(place, after),
         }
-        rest = {name: values for name, values in step.items() if name != "block"}
-        plans.append({ActiveBlocks(size).key(): active, **rest})
+        others = {name: values for name, values in step.items() if name != "block"}
+        plans.append({ActiveBlocks(size).key(): active, **others})
     return plans

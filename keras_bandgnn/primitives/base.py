@@ -341,15 +341,15 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
     """
     part = find_part(key)
     if part is None:
-        known = sorted(primitive_classes())
-        near = difflib.get_close_matches(str(key), known, 1)
+        kinds = sorted(primitive_classes())
+        near = difflib.get_close_matches(str(key), kinds, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         kind = str(key).partition(":")[0]
-        if kind in known:
+        if kind in kinds:
             hint = f" Give the size that {kind!r} needs, such as '{kind}:128'."
         raise ValueError(
             f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
-            f"{known}. Received: {key!r}.{hint} Import the module of a custom class "
+            f"{kinds}. Received: {key!r}.{hint} Import the module of a custom class "
             "first."
         )
     return part

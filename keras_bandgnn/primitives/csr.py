@@ -37,8 +37,8 @@ def transposed(
 
     # A transposition is a stable counting sort.
     count = len(row)
-    each = np.arange(count + 1, dtype=np.int32)
-    entries = csr_array((row, column, each), shape=(count, shape[1])).tocsc()
+    positions = np.arange(count + 1, dtype=np.int32)
+    entries = csr_array((row, column, positions), shape=(count, shape[1])).tocsc()
     ids = np.arange(shape[1], dtype=np.int32)
     return {
         "row": pad(ids.repeat(np.diff(entries.indptr)), length, shape[1], what),

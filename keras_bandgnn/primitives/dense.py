@@ -70,12 +70,12 @@ class Dense(Primitive):
         if owner is not None:
             end = np.searchsorted(owner[edge], owner[edge], side="right")
             following = np.minimum(following, end)
-        following, chosen, item = following.tolist(), [], 0
+        following, starts, item = following.tolist(), [], 0
         while item < len(following):
-            chosen.append(item)
+            starts.append(item)
             item = following[item]
-        chosen = np.array(chosen, np.int64)
-        return first[chosen], edge[chosen]
+        starts = np.array(starts, np.int64)
+        return first[starts], edge[starts]
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
         """Return the blocks of each graph by itself, and its covered edges."""

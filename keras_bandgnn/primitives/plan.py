@@ -99,9 +99,9 @@ class Plan:
         self._check_order()
         self._check_schedule()
 
-    def _assign(self, primitives: tuple, rest, schedule, filter) -> None:
+    def _assign(self, primitives: tuple, fallback, schedule, filter) -> None:
         self.primitives = tuple(primitives)
-        self.rest = rest
+        self.rest = fallback
         self.schedule = schedule
         self.filter = _checked_filter(optional(mapping, "filter", filter) or {})
 
@@ -229,8 +229,8 @@ class Plan:
         sizes = {}
         for primitive in self.primitives:
             sizes.update(primitive.sizes(edges, graph_of_edge, num_graphs))
-            left = ~primitive.always_covers(edges)
-            edges, graph_of_edge = edges.keep(left), graph_of_edge[left]
+            uncovered = ~primitive.always_covers(edges)
+            edges, graph_of_edge = edges.keep(uncovered), graph_of_edge[uncovered]
         return sizes
 
     def pack(
@@ -268,11 +268,11 @@ class Plan:
     ) -> np.ndarray:
         """Return a mask of the dropped edges of a supergraph; see `pack`."""
         del node, edge
-        left = np.arange(len(edges))
+        uncovered = np.arange(len(edges))
         for primitive in self.primitives:
-            left = left[~primitive.cover(edges.keep(left))]
+            uncovered = uncovered[~primitive.cover(edges.keep(uncovered))]
         dropped = np.zeros(len(edges), bool)
-        dropped[left] = True
+        dropped[uncovered] = True
         return dropped
 
     def __eq__(self, other: object) -> bool:
@@ -283,8 +283,8 @@ class Plan:
 
     def __repr__(self) -> str:
         parts = [repr(p.key()) for p in self.primitives if p != self.rest]
-        rest = self.rest.key() if self.rest else "drop"
-        parts.append(f"rest={rest!r}")
+        fallback = self.rest.key() if self.rest else "drop"
+        parts.append(f"rest={fallback!r}")
         if self.schedule is not None:
             parts.append(f"schedule={self.schedule}")
         if self.filter:
