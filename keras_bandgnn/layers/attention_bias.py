@@ -132,10 +132,10 @@ class AttentionBias(keras.layers.Layer):
     def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""
         edge_shape = batch_part(batch_shape, "edge", "layer(batch)")
-        own = (self.num_heads,)
+        heads = (self.num_heads,)
         several = "distance" in edge_shape or self.num_edge_types > 1
-        edges = (*edge_shape["type"], *own) if several else own
-        return edges, own, own if self.use_tokens else None
+        edges = (*edge_shape["type"], *heads) if several else heads
+        return edges, heads, heads if self.use_tokens else None
 
     def get_config(self):
         """Return the arguments of the constructor."""

@@ -158,8 +158,8 @@ def check_call(states, batch) -> None:
     """
     if isinstance(states, Mapping) or not isinstance(batch, Mapping):
         names = [
-            "a dict" if isinstance(each, Mapping) else f"a {type(each).__name__}"
-            for each in (states, batch)
+            "a dict" if isinstance(arg, Mapping) else f"a {type(arg).__name__}"
+            for arg in (states, batch)
         ]
         raise ValueError(
             "Expected node states and a batch, which is a dict. Received: "

@@ -118,12 +118,12 @@ class MaskedBatchNormalization(BatchLayer):
         """Normalise by the statistics of the real rows."""
         mask = ops.convert_to_tensor(batch_part(batch, self.level)["mask"], "bool")
         if backend.normalized_rows is not None:
-            averages = [ops.convert_to_tensor(each) for each in self._averages]
-            found = backend.normalized_rows(
+            averages = [ops.convert_to_tensor(average) for average in self._averages]
+            result = backend.normalized_rows(
                 rows, mask, scale, shift, averages, self.momentum, self.epsilon
             )
-            if found is not None:
-                out, new = found
+            if result is not None:
+                out, new = result
                 for average, value in zip(self._averages, new, strict=True):
                     average.assign(value)
                 return out
@@ -146,10 +146,10 @@ class MaskedBatchNormalization(BatchLayer):
         variance = total(ops.square(rows)) / some - ops.square(offset)
         unbiased = variance * (some / ops.maximum(some - 1.0, 1.0))
         # A batch without rows changes nothing.
-        kept = ops.where(count > 0, self.momentum, 1.0)
+        momentum = ops.where(count > 0, self.momentum, 1.0)
         for average, value in zip(self._averages, (mean, unbiased), strict=True):
             value = ops.stop_gradient(value)
-            average.assign(average * kept + value * (1.0 - kept))
+            average.assign(average * momentum + value * (1.0 - momentum))
         factor = ops.rsqrt(variance + self.epsilon)
         factor = factor if scale is None else factor * scale
         shift = -offset * factor if shift is None else shift - offset * factor

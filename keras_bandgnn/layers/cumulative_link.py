@@ -84,8 +84,10 @@ class CumulativeLink(keras.layers.Layer):
         # sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)), of which
         # no factor cancels, however far the score is from the class.
         above, below = ops.log_sigmoid(distance), ops.log_sigmoid(-distance)
-        rest = [(0, 0)] * (len(scores.shape) - 1)
-        logs = ops.pad(below, [*rest, (0, 1)]) + ops.pad(above, [*rest, (1, 0)])
+        no_padding = [(0, 0)] * (len(scores.shape) - 1)
+        logs = ops.pad(below, [*no_padding, (0, 1)]) + ops.pad(
+            above, [*no_padding, (1, 0)]
+        )
         if self.num_classes > 2:
             between = ops.log(-ops.expm1(-steps[1:]))
             logs = logs + ops.pad(between, [(1, 1)])

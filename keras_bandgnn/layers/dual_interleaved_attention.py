@@ -96,10 +96,10 @@ class AttentionRows:
             edge_bias = ops.broadcast_to(ops.cast(start, "float32"), shape)
         columns = [(sender, receiver, real, ops.cast(edge_bias, "float32"))]
         if self_bias is not None:
-            own = ops.broadcast_to(
+            loop_bias = ops.broadcast_to(
                 ops.cast(self_bias, "float32"), (*ops.shape(node), num_heads)
             )
-            columns.append((node, node, ops.ones_like(node) > 0, own))
+            columns.append((node, node, ops.ones_like(node) > 0, loop_bias))
         sender, receiver, real, bias = (
             ops.concatenate(parts, axis=1) for parts in zip(*columns, strict=True)
         )
@@ -336,13 +336,13 @@ class DualInterleavedAttention(BatchLayer):
         rows = [q, k, v, *(t for part in parts for t in part)]
         rows += [] if weight is None else [weight]
 
-        def joined(q, k, v, *rest):
-            weight = rest[-1] if dropping else None
+        def joined(q, k, v, *sums):
+            weight = sums[-1] if dropping else None
             if len(parts) == 1:
-                tensors = rest[:2], q, k, v, bias, weight
+                tensors = sums[:2], q, k, v, bias, weight
                 return ops.cast(with_itself(*tensors, self._heads), dtype)
             itself = attend_to_one(q, k, v, bias, weight, self._heads)
-            pairs = zip(rest[::2], rest[1::2], strict=False)
+            pairs = zip(sums[::2], sums[1::2], strict=False)
             return ops.cast(join([*pairs, itself], self._heads), dtype)
 
         if sequence_axis() is not None:
@@ -444,8 +444,8 @@ class DualInterleavedAttention(BatchLayer):
             out = rows.collect(out)
             return out if alone else (out, rows.collect(logs))
 
-        found = self._by_rows(attend, batch)
-        return (found, None) if alone else found
+        result = self._by_rows(attend, batch)
+        return (result, None) if alone else result
 
     def _fused(self, q, k, v, batch):
         def attend(rows):
@@ -459,11 +459,11 @@ class DualInterleavedAttention(BatchLayer):
         usual, (_, nodes) = self.usual_length, ops.shape(batch["node"]["mask"])
         counts = ops.convert_to_tensor(batch["graph"]["n_node"])
         slots = ops.shape(counts)[1]
-        known = type(slots) is int and type(nodes) is int
+        is_static = type(slots) is int and type(nodes) is int
         if (
             self.max_length is not None
             or usual is None
-            or not known
+            or not is_static
             or slots * usual**2 >= nodes**2
             or is_portable()
             or not backend.can_branch()

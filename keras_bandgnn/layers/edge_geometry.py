@@ -193,8 +193,8 @@ def cell_volumes(cell):
     volume = ops.abs(volume)
     lengths = ops.sum(ops.square(cell), axis=-1)
     # Of the squares: roots have no gradient at 0.
-    most = ops.prod(lengths, axis=-1)
-    return ops.where(ops.square(volume) > _FLAT**2 * most, volume, 0.0)
+    bound = ops.prod(lengths, axis=-1)
+    return ops.where(ops.square(volume) > _FLAT**2 * bound, volume, 0.0)
 
 
 def stresses_of_graphs(slopes, batch):

@@ -58,19 +58,19 @@ class ElementEmbedding(keras.layers.Layer):
         else:
             self.elements = positive_int("elements", elements, maximum=LAST_ELEMENT + 1)
         # === Layers ===
-        known = self._known()
+        numbers = self._atomic_numbers()
         self.table = keras.layers.Embedding(
-            len(known),
+            len(numbers),
             self.units,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
             dtype=self.dtype_policy,
             name="table",
         )
         # The row of each number; -1 below, between and above the known ones.
-        self._rows = np.full(max(known) + 3, -1, np.int32)
-        self._rows[np.array(known) + 1] = np.arange(len(known))
+        self._rows = np.full(max(numbers) + 3, -1, np.int32)
+        self._rows[np.array(numbers) + 1] = np.arange(len(numbers))
 
-    def _known(self) -> list[int]:
+    def _atomic_numbers(self) -> list[int]:
         if isinstance(self.elements, int):
             return list(range(self.elements))
         return self.elements
@@ -86,7 +86,9 @@ class ElementEmbedding(keras.layers.Layer):
         Args:
             atomic_numbers: int [N].
         """
-        unknown = sorted(set(np.unique(atomic_numbers).tolist()) - set(self._known()))
+        unknown = sorted(
+            set(np.unique(atomic_numbers).tolist()) - set(self._atomic_numbers())
+        )
         if unknown:
             raise ValueError(
                 f"Expected atomic numbers among elements={self.elements}. Received: "
@@ -102,9 +104,9 @@ class ElementEmbedding(keras.layers.Layer):
         """Return the vector of each atom."""
         places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)
         rows = graph_ops.gather(ops.convert_to_tensor(self._rows), places + 1)
-        known = ops.expand_dims(rows >= 0, -1)
+        is_listed = ops.expand_dims(rows >= 0, -1)
         vectors = self.table(ops.maximum(rows, 0))
-        return ops.where(known, vectors, ops.zeros_like(vectors))
+        return ops.where(is_listed, vectors, ops.zeros_like(vectors))
 
     def compute_output_shape(self, shape):
         """[G, N, C]."""

@@ -109,10 +109,10 @@ class GatedGraphConvolution(BatchLayer):
             for layer in (self.sender_dense, self.receiver_dense, self.message_dense)
         )
         mapped = None if edge_states is None else self.edge_dense(edge_states)
-        found = None
+        fused = None
         if edge_states is None or not self.edges_in_messages:
-            found = edges.fused(gated_sum, sent, received, rows, mapped)
-        if found is None:
+            fused = edges.fused(gated_sum, sent, received, rows, mapped)
+        if fused is None:
             logits = edges.sent(sent) + edges.received(received)
             logits = logits if mapped is None else logits + mapped
             messages = edges.sent(rows)
@@ -122,8 +122,8 @@ class GatedGraphConvolution(BatchLayer):
             count = edges.total(gates) if self.normalize else None
             total = edges.total(gates * messages)
         else:
-            count, total, logits = found
-            count, total = (each[:, : edges.num_nodes] for each in (count, total))
+            count, total, logits = fused
+            count, total = (values[:, : edges.num_nodes] for values in (count, total))
         if self.normalize:
             total = total / (count + 1e-6)
         out = self.own_dense(receiver_rows(states, batch)) + total

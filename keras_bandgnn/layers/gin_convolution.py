@@ -133,14 +133,16 @@ class GINConvolution(BatchLayer):
 
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states."""
-        own = receiver_rows(states, batch) * (1.0 + ops.cast(self.eps, states.dtype))
+        self_rows = receiver_rows(states, batch) * (
+            1.0 + ops.cast(self.eps, states.dtype)
+        )
         if edge_states is None:
             if not is_prepared(batch["plan"]):
                 batch = self.prepare(batch)
             # The map of the sums is that of the messages: the plan applies it.
             kernel = ops.cast(self.hidden_dense.kernel, self.compute_dtype)
             kernel = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-            hidden = primitives.propagate(batch["plan"], states, kernel, own=own)
+            hidden = primitives.propagate(batch["plan"], states, kernel, own=self_rows)
             hidden = hidden + ops.cast(self.hidden_dense.bias, hidden.dtype)
         else:
             edges = EdgeMessages.of(batch, states, weighted=True)
@@ -150,7 +152,7 @@ class GINConvolution(BatchLayer):
             if total is None:
                 messages = self.activation(edges.sent(states) + edge_states)
                 total = edges.total(messages)
-            hidden = self.hidden_dense(own + total)
+            hidden = self.hidden_dense(self_rows + total)
         if self.norm is not None:
             hidden = self.norm(hidden, batch, training=training)
         return self.output_dense(self.activation(hidden))

@@ -130,17 +130,17 @@ class GraphAttention(BatchLayer):
             for kernel in kernels
         ]
         both = flat_matmul(rows, ops.concatenate(columns, axis=1))
-        sent, wanted = ops.split(both, 2, axis=-1)
-        return rows, sent, wanted
+        sent, received = ops.split(both, 2, axis=-1)
+        return rows, sent, received
 
     def call(self, states, batch, training=False):
         """Return the new states."""
         edge = batch_part(batch, "edge")
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
-        rows, sent, wanted = self.scores(states)
+        rows, sent, received = self.scores(states)
         times = log_factor(edge_factor(batch))
-        tensors, ends = (rows, sent, wanted), (sender, receiver)
+        tensors, ends = (rows, sent, received), (sender, receiver)
         out = None
         if times is None:
             out = self._fused(*tensors, ends, training)
@@ -150,7 +150,7 @@ class GraphAttention(BatchLayer):
             out = receiver_rows(out, batch)
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def _fused(self, rows, sent, wanted, ends, training):
+    def _fused(self, rows, sent, received, ends, training):
         """Return what `_composed` does by one operation, or None."""
         shapes = (*ops.shape(ends[0]), self.num_heads), ops.shape(sent)
 
@@ -162,9 +162,9 @@ class GraphAttention(BatchLayer):
 
         weights = dropped if training and self.dropout else None
         slope = self.negative_slope
-        return score_attention(sent, wanted, rows, weights, slope, *ends)
+        return score_attention(sent, received, rows, weights, slope, *ends)
 
-    def _composed(self, rows, sent, wanted, ends, batch, times, training):
+    def _composed(self, rows, sent, received, ends, batch, times, training):
         """Return the sums of the rows by one operation after the other."""
         sender, receiver = ends
         num_nodes = ops.shape(receiver_rows(rows, batch))[1]
@@ -176,22 +176,22 @@ class GraphAttention(BatchLayer):
         inside = ops.minimum(receiver, num_nodes - 1)
         scores = score(
             graph_ops.batched_gather(sent, sender)
-            + graph_ops.batched_gather(wanted, inside)
+            + graph_ops.batched_gather(received, inside)
         )
         if times is not None:
             scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
-        weights, own = segment_softmax(
+        weights, self_weights = segment_softmax(
             scores,
             receiver,
             # A node attends to itself anyway.
             ops.not_equal(sender, receiver),
             num_nodes,
-            extra=score(receiver_rows(sent + wanted, batch)),
+            extra=score(receiver_rows(sent + received, batch)),
             is_sorted=True,
         )
-        weights, own = (
+        weights, self_weights = (
             self.dropout_layer(ops.cast(w, rows.dtype), training=training)
-            for w in (weights, own)
+            for w in (weights, self_weights)
         )
         sums = share_sum(weights, rows, sender, receiver)
         if sums is None:
@@ -203,7 +203,7 @@ class GraphAttention(BatchLayer):
             )
         else:
             sums = receiver_rows(sums, batch)
-        return weighted_heads(own, receiver_rows(rows, batch)) + sums
+        return weighted_heads(self_weights, receiver_rows(rows, batch)) + sums
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""

@@ -137,24 +137,24 @@ class GraphAttentionV2(BatchLayer):
         """Return the new states."""
         edges = EdgeMessages.of(batch, states)
         sent = self.sender_dense(states)
-        wanted = sent if self.share_kernel else self.receiver_dense(states)
+        received = sent if self.share_kernel else self.receiver_dense(states)
         # A node that attends to itself does so once.
         mask = edges.receiver < edges.num_nodes
         if self.self_loops:
             mask = ops.not_equal(edges.sender, edges.receiver)
-        mapped = own = None
+        mapped = self_rows = None
         if self.self_loops:
-            own = receiver_rows(sent + wanted, batch)
+            self_rows = receiver_rows(sent + received, batch)
         if edge_states is not None:
             mapped = self.edge_dense(edge_states)
             if self.self_loops:
-                own = own + self._mean_of_others(edges, mapped, mask)
+                self_rows = self_rows + self._mean_of_others(edges, mapped, mask)
         kernel = ops.cast(self.score_kernel, self.compute_dtype)
         scores = edges.fused(
-            edge_scores, sent, wanted, mapped, kernel, self.negative_slope
+            edge_scores, sent, received, mapped, kernel, self.negative_slope
         )
         if scores is None:
-            rows = edges.sent(sent) + edges.received(wanted)
+            rows = edges.sent(sent) + edges.received(received)
             rows = rows if mapped is None else rows + mapped
             scores = self._score(rows, kernel)
         times = log_factor(edges.factor)
@@ -165,11 +165,11 @@ class GraphAttentionV2(BatchLayer):
             edges.receiver,
             mask,
             edges.num_nodes,
-            extra=None if own is None else self._score(own, kernel),
+            extra=None if self_rows is None else self._score(self_rows, kernel),
             is_sorted=True,
         )
         own_weights = None
-        if own is not None:
+        if self_rows is not None:
             weights, own_weights = weights
 
         def dropped(shares):

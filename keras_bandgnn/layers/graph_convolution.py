@@ -154,12 +154,12 @@ class GraphConvolution(BatchLayer):
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
         # The plan already includes the self-loops of the data.
-        own = 1.0 - ops.cast(loops, "float32")
+        self_loops = 1.0 - ops.cast(loops, "float32")
         if sampled:
             # That in the whole graph, of senders, too.
             degree = sampled["degree"] - sampled["loops"] + 1.0
         else:
-            degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
+            degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + self_loops
         # Negative weights may add up to less, as where an explanation leaves edges out.
         # In data `check_weights` refuses it. Without weights a plan has dropped edges.
         some = degree > 0
@@ -169,27 +169,29 @@ class GraphConvolution(BatchLayer):
         return {
             "plan": plan,
             "scale": ops.cast(ops.expand_dims(scale, -1), self.compute_dtype),
-            "own": ops.cast(ops.expand_dims(own, -1), self.compute_dtype),
+            "own": ops.cast(ops.expand_dims(self_loops, -1), self.compute_dtype),
         }
 
     def call(self, states, batch):
         """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
-        own, scale = batch["own"], batch["scale"]
+        self_loops, scale = batch["own"], batch["scale"]
         if "hop" in batch:
             scale = scale[:, : ops.shape(states)[1]]
         states = received = states * scale
         if "hop" in batch:
             # The first of the senders are the receivers.
-            num_nodes = ops.shape(own)[1]
+            num_nodes = ops.shape(self_loops)[1]
             received, scale = states[:, :num_nodes], scale[:, :num_nodes]
         if self.use_kernel:
             kernel = ops.convert_to_tensor(self.kernel)
         else:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
         shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-        total = primitives.propagate(batch["plan"], states, shared, own=own * received)
+        total = primitives.propagate(
+            batch["plan"], states, shared, own=self_loops * received
+        )
         out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 

@@ -187,13 +187,13 @@ class GraphTransformerLayer(BatchLayer):
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        own = self.attention.get_config()
+        attention = self.attention.get_config()
         names = ("num_heads", "key_dim", "pattern", "self_loops", "max_length", "fused")
         return {
             **super().get_config(),
-            **{name: own[name] for name in names},
+            **{name: attention[name] for name in names},
             "ffn_dim": self.ffn_dim,
             "dropout": self.dropout,
             "remat": self.remat,
-            "attention_dropout": own["dropout"],
+            "attention_dropout": attention["dropout"],
         }

@@ -92,9 +92,9 @@ class GRUReadout(BatchLayer):
         scores = self.node_score(rows)
         bias = ops.convert_to_tensor(self.bias)
         for _ in range(self.num_steps):
-            wanted = self.graph_score(self.transform(graph))
+            graph_scores = self.graph_score(self.transform(graph))
             weights = segment_softmax(
-                ops.leaky_relu(scores + graphs.gather(wanted), 0.01),
+                ops.leaky_relu(scores + graphs.gather(graph_scores), 0.01),
                 graphs.ids,
                 graphs.mask,
                 graphs.num_graphs,

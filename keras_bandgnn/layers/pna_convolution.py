@@ -83,11 +83,12 @@ class PNAConvolution(BatchLayer):
         self.units = positive_int("units", units)
         self.delta = positive_number("delta", delta)
         self.aggregators = [
-            one_of("aggregators", each, AGGREGATORS)
-            for each in sequence("aggregators", aggregators)
+            one_of("aggregators", aggregator, AGGREGATORS)
+            for aggregator in sequence("aggregators", aggregators)
         ]
         self.scalers = [
-            one_of("scalers", each, SCALERS) for each in sequence("scalers", scalers)
+            one_of("scalers", scaler, SCALERS)
+            for scaler in sequence("scalers", scalers)
         ]
         self.num_towers = positive_int("num_towers", num_towers)
         self.divide_input = boolean("divide_input", divide_input)
@@ -180,8 +181,8 @@ class PNAConvolution(BatchLayer):
         messages = messages + edges.received(received + bias)
         reduced = ops.concatenate(
             [
-                ops.reshape(each, (*ops.shape(each)[:2], towers, width))
-                for each in self._reductions(edges, messages)
+                ops.reshape(reduction, (*ops.shape(reduction)[:2], towers, width))
+                for reduction in self._reductions(edges, messages)
             ],
             axis=-1,
         )

@@ -83,8 +83,11 @@ def least_squares(counts: np.ndarray, labels: np.ndarray, weights: np.ndarray):
     """
     columns, roots = [], np.sqrt(weights)
     for column in labels.T:
-        known = ~np.isnan(column)
-        rows = counts[known] * roots[known, None], column[known] * roots[known]
+        labelled = ~np.isnan(column)
+        rows = (
+            counts[labelled] * roots[labelled, None],
+            column[labelled] * roots[labelled],
+        )
         columns.append(np.linalg.lstsq(*rows, rcond=None)[0])
     return np.stack(columns, axis=1)
 
@@ -96,8 +99,8 @@ def mean_and_deviation(values: np.ndarray, weights: np.ndarray) -> tuple:
         values: float64, NaN where missing.
         weights: [n], such that each column has a value with a weight above 0.
     """
-    known = ~np.isnan(values)
-    values, weights = np.where(known, values, 0.0), known * weights[:, None]
+    labelled = ~np.isnan(values)
+    values, weights = np.where(labelled, values, 0.0), labelled * weights[:, None]
     total = weights.sum(axis=0)
     mean = (weights * values).sum(axis=0) / total
     squares = (weights * np.square(values - mean)).sum(axis=0)
@@ -117,13 +120,13 @@ def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
     return counts.reshape(-1, NUM_ELEMENTS).astype(np.float32)
 
 
-def _require_references(elements: np.ndarray, known: np.ndarray) -> None:
-    missing = np.setdiff1d(elements, known)
+def _require_references(elements: np.ndarray, available: np.ndarray) -> None:
+    missing = np.setdiff1d(elements, available)
     if missing.size:
         raise ValueError(
-            f"Expected elements with a reference value: {known.tolist()}. Received: "
-            f"{missing.tolist()}. Adapt to graphs that have them and a label of a "
-            "weight above 0, or pass `references`."
+            f"Expected elements with a reference value: {available.tolist()}. "
+            f"Received: {missing.tolist()}. Adapt to graphs that have them and a label "
+            "of a weight above 0, or pass `references`."
         )
 
 
@@ -219,7 +222,7 @@ class TargetNormalizer(BatchLayer):
                 "Expected `references` with `element_key` and `mean`. Received: "
                 "references=None. Leave `mean` out and call adapt()."
             )
-        self._given = self._checked(references)
+        self._references = self._checked(references)
         if mean is not None:
             mean, std = np.atleast_1d(mean), np.atleast_1d(std)
             if mean.shape != std.shape or not (std > 0).all():
@@ -264,22 +267,22 @@ class TargetNormalizer(BatchLayer):
             self.known = self.add_weight(
                 (NUM_ELEMENTS,), "zeros", dtype="int32", trainable=False, name="known"
             )
-            if self._given is not None:
-                self._assign_references(self._given)
+            if self._references is not None:
+                self._assign_references(self._references)
         self.built = True
 
     def _assign_references(self, references: Mapping) -> None:
         table = np.zeros(self.reference.shape, np.float32)
-        known = np.zeros(NUM_ELEMENTS, np.int32)
+        has_reference = np.zeros(NUM_ELEMENTS, np.int32)
         for element, value in references.items():
             if value.size not in (1, table.shape[1]):
                 raise ValueError(
                     f"Expected {table.shape[1]} values per element in `references`. "
                     f"Received: {value.tolist()} for element {element}."
                 )
-            table[element], known[element] = value, 1
+            table[element], has_reference[element] = value, 1
         self.reference.assign(table)
-        self.known.assign(known)
+        self.known.assign(has_reference)
 
     def _assign(self, mean, std) -> None:
         self.mean.assign(mean)
@@ -345,13 +348,13 @@ class TargetNormalizer(BatchLayer):
             [composition(part, self._elements(part)) for part in parts]
         )
         elements = np.flatnonzero(counts.any(axis=0))
-        if self._given is None:
+        if self._references is None:
             # Before the constants change: those of a failed call must not stay.
-            known = ~np.isnan(labels).all(axis=1)
-            fitted = np.flatnonzero(counts[known].any(axis=0))
+            labelled = ~np.isnan(labels).all(axis=1)
+            fitted = np.flatnonzero(counts[labelled].any(axis=0))
             _require_references(elements, fitted)
         counts = counts[:, elements].astype(float)
-        if self._given is None:
+        if self._references is None:
             design = counts
             if self.mode == "graph":  # `mean` is the constant of the fit.
                 design = np.column_stack([counts, np.ones(len(counts))])
@@ -382,10 +385,10 @@ class TargetNormalizer(BatchLayer):
         if self.element_key is None:
             return
         occurring = np.unique(self._elements(part))
-        known = ops.convert_to_numpy(self.known)
-        if not known.any():  # Not adapted yet.
+        has_reference = ops.convert_to_numpy(self.known)
+        if not has_reference.any():  # Not adapted yet.
             return
-        _require_references(occurring, np.flatnonzero(known))
+        _require_references(occurring, np.flatnonzero(has_reference))
 
     def _shift(self, batch):
         shift = ops.convert_to_tensor(self.mean)
@@ -443,14 +446,14 @@ class TargetNormalizer(BatchLayer):
         """Return the arguments of the constructor as plain numbers."""
         config = {"mode": self.mode, "element_key": self.element_key}
         config.update(references=None, mean=None, std=None)
-        references = self._given
+        references = self._references
         if self.is_adapted:
             config["mean"] = ops.convert_to_numpy(self.mean).tolist()
             config["std"] = ops.convert_to_numpy(self.std).tolist()
             if self.element_key is not None:
                 table = ops.convert_to_numpy(self.reference)
-                known = np.flatnonzero(ops.convert_to_numpy(self.known))
-                references = {element: table[element] for element in known}
+                elements = np.flatnonzero(ops.convert_to_numpy(self.known))
+                references = {element: table[element] for element in elements}
         if references is not None:
             config["references"] = {
                 str(element): value.tolist() for element, value in references.items()

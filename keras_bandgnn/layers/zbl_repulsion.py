@@ -162,6 +162,6 @@ def pair_energies(first, second, distances, room=ops):
     for coefficient in reversed(_SWITCH):
         series = series * ratio + coefficient
     # Factored, so that nothing cancels near the outer radius.
-    rest = room.maximum(1.0 - ratio, 0.0)
+    margin = room.maximum(1.0 - ratio, 0.0)
     energies = _COULOMB * one * other / distances * screening
-    return room.where(apart, energies * rest * rest * rest * series, 0.0)
+    return room.where(apart, energies * margin * margin * margin * series, 0.0)
