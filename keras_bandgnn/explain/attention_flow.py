@@ -32,8 +32,8 @@ class HeadReading(Probe):
         column = self.columns(rows, batch)
 
         def values(states):
-            given = {**batch, "explained": {"states": states}}
-            return self.scores(self.asked(self.task(given), batch), column, batch)
+            varied = {**batch, "explained": {"states": states}}
+            return self.scores(self.asked(self.task(varied), batch), column, batch)
 
         states = self.task.backbone(batch)
         _, slopes = graph_ops.value_and_gradient(values, states)
@@ -95,8 +95,8 @@ def attention(
     read = explanations(question, HeadReading)
     residual = isinstance(task.backbone, GraphTransformerBackbone)
     return [
-        None if each is None else _followed(each, layers, residual)
-        for each, layers in zip(read, weights, strict=True)
+        None if explanation is None else _followed(explanation, layers, residual)
+        for explanation, layers in zip(read, weights, strict=True)
     ]
 
 

@@ -151,8 +151,12 @@ def _draw_graph(axes, explanation, share: float | None) -> None:
     )
     nodes = np.arange(len(explanation.node))
     if share is not None:
-        chosen = explanation.selection(share)
-        senders, receivers, edge = senders[chosen], receivers[chosen], edge[chosen]
+        selection = explanation.selection(share)
+        senders, receivers, edge = (
+            senders[selection],
+            receivers[selection],
+            edge[selection],
+        )
         nodes = np.unique(np.concatenate([senders, receivers]))
     net = networkx.Graph()
     net.add_nodes_from(nodes.tolist())

@@ -65,13 +65,13 @@ def edge_places(
         ends = senders.astype(np.int32), receivers.astype(np.int32)
         return EdgePlaces(*ends, every, every, np.ones(count), count)
     size = graph.num_nodes
-    own = graph.senders.astype(np.int64) * size + graph.receivers
+    graph_keys = graph.senders.astype(np.int64) * size + graph.receivers
     there = senders.astype(np.int64) * size + receivers
     back = receivers.astype(np.int64) * size + senders
-    known, turned = np.isin(there, own), np.isin(back, own)
-    model = np.flatnonzero(known | turned)
-    keys, pair = np.unique(own, return_inverse=True)
-    model_pair = np.searchsorted(keys, np.where(known, there, back)[model])
+    forward, turned = np.isin(there, graph_keys), np.isin(back, graph_keys)
+    model = np.flatnonzero(forward | turned)
+    keys, pair = np.unique(graph_keys, return_inverse=True)
+    model_pair = np.searchsorted(keys, np.where(forward, there, back)[model])
     # Parallel edges are told apart by type and features, which sorting leaves alone.
     names = [
         name
@@ -118,7 +118,7 @@ def opposite_edges(edge: Mapping) -> np.ndarray:
     """
     groups, count = edge["sender"].shape
     ends = [edge[name].astype(np.int64) for name in ("sender", "receiver")]
-    size = max(int(each.max(initial=0)) for each in ends) + 1
+    size = max(int(ids.max(initial=0)) for ids in ends) + 1
     group = np.arange(groups)[:, None]
     kind = edge["type"].astype(np.int64)
     kinds = int(kind.max(initial=0)) + 1
@@ -126,15 +126,15 @@ def opposite_edges(edge: Mapping) -> np.ndarray:
     def keys(first, second):
         return (((group * size + first) * size + second) * kinds + kind).reshape(-1)
 
-    own, back = keys(*ends), keys(*ends[::-1])
-    order = np.argsort(own, kind="stable")
-    ordered = own[order]
-    rank = np.empty(len(own), np.int64)
-    rank[order] = np.arange(len(own)) - np.searchsorted(ordered, ordered)
+    edge_keys, back = keys(*ends), keys(*ends[::-1])
+    order = np.argsort(edge_keys, kind="stable")
+    ordered = edge_keys[order]
+    rank = np.empty(len(edge_keys), np.int64)
+    rank[order] = np.arange(len(edge_keys)) - np.searchsorted(ordered, ordered)
     place = np.searchsorted(ordered, back) + rank
-    inside = np.minimum(place, max(len(own) - 1, 0))
-    found = (place < len(own)) & (ordered[inside] == back)
-    pair = np.where(found, order[inside], np.arange(len(own)))
+    inside = np.minimum(place, max(len(edge_keys) - 1, 0))
+    has_reverse = (place < len(edge_keys)) & (ordered[inside] == back)
+    pair = np.where(has_reverse, order[inside], np.arange(len(edge_keys)))
     return (pair.reshape(groups, count) - group * count).astype(np.int32)
 
 

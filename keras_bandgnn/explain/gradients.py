@@ -23,7 +23,7 @@ _MOST_PIECES = 64
 
 def by_name(scores: dict) -> dict:
     """Return scores of inputs as answers of a probe: "node" by feature, and "edge"."""
-    out = {"node": {name: each for name, each in scores.items() if name != EDGE}}
+    out = {"node": {name: values for name, values in scores.items() if name != EDGE}}
     return {**out, "edge": scores[EDGE]} if EDGE in scores else out
 
 
@@ -114,11 +114,11 @@ class IntegratedGradients(Probe):
         """Return the sum of the scores of each graph, float32 [G, B]."""
         slots = ops.shape(batch["graph"]["mask"])[1]
         total = 0.0
-        for name, each in scores.items():
+        for name, values in scores.items():
             ids = self.graph_of(name, batch)
-            axes = tuple(range(2, len(each.shape)))
-            each = ops.sum(each, axis=axes) if axes else each
-            total = total + graph_ops.batched_segment_sum(each, ids, slots)
+            axes = tuple(range(2, len(values.shape)))
+            values = ops.sum(values, axis=axes) if axes else values
+            total = total + graph_ops.batched_segment_sum(values, ids, slots)
         return total
 
 
@@ -266,8 +266,8 @@ def _integrated(
                 stacklevel=2,
             )
             return total
-        wanted = pieces * 2 ** int(np.ceil(np.log2(1.5 * worst / tolerance)))
-        pieces = min(max(wanted, 2 * pieces), _MOST_PIECES)
+        estimate = pieces * 2 ** int(np.ceil(np.log2(1.5 * worst / tolerance)))
+        pieces = min(max(estimate, 2 * pieces), _MOST_PIECES)
 
 
 def _points(steps: int, pieces: int) -> Iterator[dict[str, np.ndarray]]:

@@ -51,7 +51,7 @@ class MaskTraining(Probe):
         rows = self.rows(batch, inputs)
         column = self.columns(rows, batch)
         whole = self.scores(rows, column, batch)
-        nothing = {name: ops.zeros_like(each) for name, each in inputs.items()}
+        nothing = {name: ops.zeros_like(values) for name, values in inputs.items()}
         # The scale of differences between numbers.
         empty = self.scores(self.rows(batch, nothing), column, batch)
         scale = ops.maximum(ops.square(whole - empty), 1e-12)
@@ -64,7 +64,7 @@ class MaskTraining(Probe):
             "pulls": self._pulls(batch, inputs),
         }
         zeros = {name: self._logits(name, values) for name, values in inputs.items()}
-        start = {name: each + _START for name, each in zeros.items()}
+        start = {name: values + _START for name, values in zeros.items()}
         state = [start, dict(zeros), dict(zeros), dict(zeros)]
         logits, _, _, used = self.repeated("train", self.steps, state, constants)
         masks = {name: ops.sigmoid(logits[name]) * used[name] for name in logits}
@@ -79,7 +79,7 @@ class MaskTraining(Probe):
         column, whole, scale = (constants[n] for n in ("column", "whole", "scale"))
 
         def loss(logits):
-            masks = {name: ops.sigmoid(each) for name, each in logits.items()}
+            masks = {name: ops.sigmoid(values) for name, values in logits.items()}
             varied = {name: inputs[name] * masks[name] for name in inputs}
             return self._loss(self.rows(batch, varied), column, whole, scale, batch)
 

@@ -53,15 +53,15 @@ def masked_rows(
     Returns:
         For each explanation float32 [C].
     """
-    sources = [each.source for each in explanations]
+    sources = [explanation.source for explanation in explanations]
     if any(source is None for source in sources):
         raise ValueError(
             "Expected explanations of graphs, which can be changed. Received: those of "
             "a loader or a compiled store. Explain the graphs themselves."
         )
-    index = [each.index for each in explanations]
+    index = [explanation.index for explanation in explanations]
     index = index if task.output_level == "node" else None
-    target = [each.target for each in explanations]
+    target = [explanation.target for explanation in explanations]
     edges = level == "edge"
     question = Question(task, sources, target, index, not edges, edges).checked()
     program = compiled(task, ask, Masked, not edges, edges)
@@ -153,13 +153,13 @@ def fidelity(
             "Expected `task` to predict classes or binary targets, which can change. "
             f"Received: {type(task).__name__}. Compare its outputs instead."
         )
-    chosen = [each.selection(share, level) for each in explanations]
-    without = masked_rows(task, explanations, [~mask for mask in chosen], level)
-    alone = masked_rows(task, explanations, chosen, level)
+    selections = [explanation.selection(share, level) for explanation in explanations]
+    without = masked_rows(task, explanations, [~mask for mask in selections], level)
+    alone = masked_rows(task, explanations, selections, level)
     changes, divergences = [], []
-    for each, *rows in zip(explanations, without, alone, strict=True):
+    for entry, *rows in zip(explanations, without, alone, strict=True):
         whole, *parts = (
-            _probabilities(row, each.target, kind) for row in (each.prediction, *rows)
+            _probabilities(row, entry.target, kind) for row in (entry.prediction, *rows)
         )
         changes.append([np.argmax(part) != np.argmax(whole) for part in parts])
         ratio = np.log(np.maximum(whole, 1e-12) / np.maximum(parts[1], 1e-12))
@@ -243,10 +243,10 @@ def ground_truth_auc(
             f"Expected `truth` to have a mask for each of the {len(explanations)} "
             f"explanations. Received: {len(truth)}. Pass one each."
         )
-    for number, (each, mask) in enumerate(zip(explanations, truth, strict=True)):
-        if each is None:
+    for number, (explanation, mask) in enumerate(zip(explanations, truth, strict=True)):
+        if explanation is None:
             continue
-        size, mask = np.abs(each.scores(level)), np.asarray(mask)
+        size, mask = np.abs(explanation.scores(level)), np.asarray(mask)
         if mask.shape != size.shape or mask.dtype.kind not in "biu":
             raise ValueError(
                 f"Expected `truth` to have {len(size)} booleans for explanation "
@@ -305,7 +305,9 @@ def randomization_check(
     if isinstance(graphs, types.GeneratorType):
         graphs = list(graphs)
     trained = method(task, graphs, **options)
-    options["target"] = [0 if each is None else each.target for each in trained]
+    options["target"] = [
+        0 if explanation is None else explanation.target for explanation in trained
+    ]
     before = task.get_weights()
     try:
         task.set_weights([_shuffled(weight, rng) for weight in before])
@@ -317,7 +319,9 @@ def randomization_check(
         [
             np.nan
             if None in pair
-            else _rank_correlation(*(np.abs(each.scores(level)) for each in pair))
+            else _rank_correlation(
+                *(np.abs(explanation.scores(level)) for explanation in pair)
+            )
             for pair in pairs
         ]
     )

@@ -33,7 +33,7 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
     Raises:
         ValueError: If two layers embed the same feature.
     """
-    found: dict[str, keras.layers.Layer] = {}
+    layers: dict[str, keras.layers.Layer] = {}
     for layer in compat.sublayers(backbone):
         names: Sequence[str] = ()
         if isinstance(layer, NodeEncoder) and layer.level == "node":
@@ -42,12 +42,12 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
         elif isinstance(layer, ElementEmbedding):
             names = ["atomic_number"]
         for name in names:
-            if found.setdefault(name, layer) is not layer:
+            if layers.setdefault(name, layer) is not layer:
                 raise ValueError(
                     "Expected one layer that embeds each node feature. Received: two "
                     f"for {name!r}. Embed it once, or pass features=False."
                 )
-    return found
+    return layers
 
 
 class Probe:
@@ -212,10 +212,10 @@ class Probe:
     def scores(self, rows, column, batch):
         """Return the explained numbers, float32 [G, B]; 0 where there is no graph."""
         every = ops.arange(rows.shape[-1], dtype="int32")
-        chosen = ops.equal(ops.expand_dims(column, -1), every)
+        is_column = ops.equal(ops.expand_dims(column, -1), every)
         real = ops.convert_to_tensor(batch["graph"]["mask"])
-        chosen = ops.logical_and(chosen, ops.expand_dims(real, -1))
-        return ops.sum(ops.where(chosen, rows, 0.0), axis=-1)
+        is_column = ops.logical_and(is_column, ops.expand_dims(real, -1))
+        return ops.sum(ops.where(is_column, rows, 0.0), axis=-1)
 
     def slopes(self, function, inputs: Mapping) -> dict:
         """Return the gradient of a function of inputs by each of them.

@@ -93,9 +93,9 @@ class Question(NamedTuple):
                 f"{task.distribution.size} devices. Load the task outside of the scope."
             )
         if (task.output_level == "node") != (self.index is not None):
-            wanted = "a node of each graph" if self.index is None else "None"
+            expected = "a node of each graph" if self.index is None else "None"
             raise ValueError(
-                f"Expected `index` to be {wanted}, as {type(task).__name__} predicts "
+                f"Expected `index` to be {expected}, as {type(task).__name__} predicts "
                 f"for {task.output_level}s. Received: index={self.index!r}."
             )
         weighs = type(task.backbone).weighs_edges
@@ -218,11 +218,11 @@ def explanation_of(method: str, case: Case, values: Mapping) -> Explanation:
     node = np.zeros(case.graph.num_nodes, np.float32)
     for scores in features.values():
         node += scores.reshape(len(node), -1).sum(axis=1)
-    edge, rest = np.zeros(len(case.edges.senders), np.float32), 0.0
+    edge, remainder = np.zeros(len(case.edges.senders), np.float32), 0.0
     if "edge" in values:
         edge = case.edge_scores(values["edge"])
         of_model = values["edge"][case.rows.group, case.rows.edges]
-        rest = float(of_model.sum() - edge.sum())
+        remainder = float(of_model.sum() - edge.sum())
     target = int(values["column"][place])
     rows = values["rows"][place]
     baseline = float(values["baseline"][place]) if "baseline" in values else None
@@ -239,7 +239,7 @@ def explanation_of(method: str, case: Case, values: Mapping) -> Explanation:
         edge,
         case.edges.senders,
         case.edges.receivers,
-        rest,
+        remainder,
         baseline,
     )
 
@@ -315,14 +315,14 @@ def _compiled(loader: Loader, number: int, nodes: np.ndarray) -> Graph:
 
 def _node(case: Case) -> int:
     """Return the explained node as the batch numbers it, from the graph's first."""
-    found = np.flatnonzero(case.nodes == case.index)
-    if not len(found):
+    place = np.flatnonzero(case.nodes == case.index)
+    if not len(place):
         raise ValueError(
             f"Expected `index` to be a node in [0, {case.graph.num_nodes}) that "
             f"preprocessing keeps. Received: index={case.index} for graph "
             f"{case.number}. Choose another node."
         )
-    return int(found[0])
+    return int(place[0])
 
 
 def _column(target: int, width: int, task: Task, number: int) -> int:
