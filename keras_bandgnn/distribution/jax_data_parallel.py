@@ -92,15 +92,15 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         sequence: int = 1,
         batch: int | None = None,
     ):
-        found = _mesh(devices, sequence, batch)
-        names = [f"{d.platform}:{d.id}" for d in found.ravel()]
-        mesh = keras.distribution.DeviceMesh(found.shape, (BATCH, SEQUENCE), names)
+        grid = _mesh(devices, sequence, batch)
+        names = [f"{d.platform}:{d.id}" for d in grid.ravel()]
+        mesh = keras.distribution.DeviceMesh(grid.shape, (BATCH, SEQUENCE), names)
         # As DataParallel does for meshes with one axis.
         base = super(keras.distribution.DataParallel, self)
         base.__init__(mesh, BATCH, auto_shard_dataset=False)
-        hosts = len({device.process_index for device in found.ravel()})
+        hosts = len({device.process_index for device in grid.ravel()})
         host = jax.process_index() if hosts > 1 else 0
-        ReplicaGroup.__init__(self, len(found), supergraphs, host, hosts)
+        ReplicaGroup.__init__(self, len(grid), supergraphs, host, hosts)
         self.sequence = sequence
         self.mesh = self.device_mesh.backend_mesh
         self._nodes = None

@@ -252,15 +252,15 @@ class ReplicaGroup:
         if optimizer:
             variables += task.optimizer.variables
         for dtype in sorted({v.dtype for v in variables}):
-            chosen = [v for v in variables if v.dtype == dtype]
-            arrays = [keras.ops.convert_to_numpy(v).reshape(-1) for v in chosen]
+            group = [v for v in variables if v.dtype == dtype]
+            arrays = [keras.ops.convert_to_numpy(v).reshape(-1) for v in group]
             # A dtype that every backend can sum.
             kind = "int64" if "int" in dtype else "float32"
             kind = "float64" if dtype == "float64" else kind
             flat = np.concatenate(arrays).astype(kind)
             flat = self.sum_hosts(flat if self.is_main else np.zeros_like(flat))
             places = np.cumsum([array.size for array in arrays])[:-1]
-            for variable, part in zip(chosen, np.split(flat, places), strict=True):
+            for variable, part in zip(group, np.split(flat, places), strict=True):
                 variable.assign(part.reshape(variable.shape))
 
     def check_same(self, loader: Loader) -> None:

@@ -49,10 +49,10 @@ class SequenceLayout:
 
     def __call__(self, batch: tuple) -> tuple:
         """Lay out a batch, (x,), (x, y) or (x, y, weight)."""
-        x, *rest = batch
+        x, *targets = batch
         before, count = x["node"]["mask"].shape[1], self.nodes(x)
         if self.node_outputs:
-            rest = [_padded(array, count) for array in rest]
+            targets = [_padded(array, count) for array in targets]
         node = {name: _padded(values, count) for name, values in x["node"].items()}
         # Padding nodes stay behind those of the last graph.
         last = x["node"]["graph_id"][:, -1:]
@@ -65,7 +65,7 @@ class SequenceLayout:
             key: self._edges(key, arrays, before, count // self.parts)
             for key, arrays in x["plan"].items()
         }
-        return ({**x, "node": node, "edge": edge, "plan": plan}, *rest)
+        return ({**x, "node": node, "edge": edge, "plan": plan}, *targets)
 
     def _edges(
         self, key: str, arrays: dict, before: int, nodes_per_device: int

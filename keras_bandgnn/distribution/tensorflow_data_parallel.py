@@ -41,17 +41,17 @@ def _strategy(devices):
                 f"all their devices. Received: devices={devices!r}. Leave it out."
             )
         return _shared(tf.distribute.MultiWorkerMirroredStrategy)
-    known = [device.name for device in tf.config.list_logical_devices()]
+    available = [device.name for device in tf.config.list_logical_devices()]
     if devices is None:
-        names = [name for name in known if ":GPU:" in name]
-        names = names or [name for name in known if ":CPU:" in name]
+        names = [name for name in available if ":GPU:" in name]
+        names = names or [name for name in available if ":CPU:" in name]
     else:
         names = [devices] if isinstance(devices, str) else list(devices)
         names = ["/device:" + name.upper().removeprefix("/DEVICE:") for name in names]
-        missing = [name for name in names if name not in known]
+        missing = [name for name in names if name not in available]
         if missing or not names:
             raise ValueError(
-                f"Expected `devices` among {known}. Received: devices={devices!r}. "
+                f"Expected `devices` among {available}. Received: devices={devices!r}. "
                 "To create several CPU devices, call "
                 "tf.config.set_logical_device_configuration."
             )
@@ -124,10 +124,10 @@ class TensorFlowReplicas(ReplicaGroup):
 
         def dataset(context):
             del context
-            made = tf.data.Dataset.from_generator(
+            batches = tf.data.Dataset.from_generator(
                 parts, output_signature=tuple(spec(tree) for tree in signature(loader))
             )
-            return made.prefetch(2 * self._local)
+            return batches.prefetch(2 * self._local)
 
         # Keras would build the metrics from the average of a distributed batch, which
         # ids and masks do not have.

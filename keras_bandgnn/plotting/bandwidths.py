@@ -61,15 +61,17 @@ def plot_bandwidths(
             refuse("sizes", "arrays that are not empty", sizes[name])
     sizes = {name: np.asarray(sizes[name]) for name in _NAMES}
     figure = new_figure(9, 2.9)
-    left, middle, right = figure.subplots(1, 3)
+    size_axes, middle, right = figure.subplots(1, 3)
     top = max(int(sizes["nodes"].max()), 2)
     bins = np.geomspace(1, top, 40)
     for key, name in _NAMES.items():
         style = {"histtype": "stepfilled" if key == "nodes" else "step"}
         style["alpha"] = 0.35 if key == "nodes" else 1.0
         values = np.maximum(sizes[key], 1)
-        left.hist(values, bins, label=name, color=_COLORS[key], linewidth=1.5, **style)
-    left.set(xscale="log", xlabel="nodes, bandwidth", ylabel="graphs")
+        size_axes.hist(
+            values, bins, label=name, color=_COLORS[key], linewidth=1.5, **style
+        )
+    size_axes.set(xscale="log", xlabel="nodes, bandwidth", ylabel="graphs")
     share = np.arange(1, len(sizes["after"]) + 1) / len(sizes["after"])
     for key in ("before", "after"):
         style = {"where": "post", "color": _COLORS[key], "linewidth": 1.8}
@@ -80,9 +82,9 @@ def plot_bandwidths(
     right.hist(np.minimum(ratio, 15), np.arange(0.5, 16, 0.5), color=_COLORS["after"])
     right.axvline(3, color=GREY, linewidth=1)
     right.set(xlabel="nodes / bandwidth after", ylabel="graphs")
-    for axes in (left, middle, right):
+    for axes in (size_axes, middle, right):
         style_axes(axes, grid="y")
-    handles, names = left.get_legend_handles_labels()
+    handles, names = size_axes.get_legend_handles_labels()
     style_legend(figure.legend(handles, names, loc="outside lower center", ncols=3))
     if path is not None:
         save_figure(figure, path)

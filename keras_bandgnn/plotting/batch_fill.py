@@ -62,7 +62,7 @@ def plot_batch_fill(source: Any, ax: Any = None, title: str | None = None) -> An
         isinstance(value, int | float) for value in source.values()
     )
     if several and source:
-        fills = {string("source", name): _fill(each) for name, each in source.items()}
+        fills = {string("source", name): _fill(entry) for name, entry in source.items()}
     else:
         fills = {"": _fill(source)}
     names = list(dict.fromkeys(name for fill in fills.values() for name in fill))

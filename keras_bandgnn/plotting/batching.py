@@ -78,13 +78,13 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None)
     by_edges = {group[0]["edges"]: group for group in groups.values()}
     figure = new_figure(6 * 2, 3.6 * len(by_edges))
     axes = figure.subplots(len(by_edges), 2, squeeze=False)
-    for (left, right), (edges, group) in zip(axes, by_edges.items(), strict=True):
+    for (shape_axes, right), (edges, group) in zip(axes, by_edges.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["shapes"]))
-        _lines(left, group, lambda item, n=str(steps): item["shapes"][n])
+        _lines(shape_axes, group, lambda item, n=str(steps): item["shapes"][n])
         label = f"shapes in {steps:,} steps"
-        left.set(xlabel="batch size", ylabel=label, yscale="log")
-        style_axes(left, title=edges)
-        style_legend(left.legend())
+        shape_axes.set(xlabel="batch size", ylabel=label, yscale="log")
+        style_axes(shape_axes, title=edges)
+        style_legend(shape_axes.legend())
         middle = group[len(group) // 2]
         for name, item in middle["algorithms"].items():
             counts = np.array(item["graphs_in_batch"])

@@ -38,17 +38,20 @@ def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
             f"`predictions`. Received: logits of {sorted(widths)} classes."
         )
     true, predicted = np.concatenate(true), np.concatenate(predicted)
-    known = ~(np.isnan(true) | (true == -1))
-    for name, values in (("labels", true[known]), ("predictions", predicted[known])):
+    is_class = ~(np.isnan(true) | (true == -1))
+    for name, values in (
+        ("labels", true[is_class]),
+        ("predictions", predicted[is_class]),
+    ):
         wrong = values[(values < 0) | (values != np.floor(values))]
         if wrong.size:
             raise ValueError(
                 f"Expected classes from 0 in `{name}`. Received: {wrong[0]:g}. For "
                 "yes-or-no targets pass logits > 0 as integers."
             )
-    if not known.any():
+    if not is_class.any():
         refuse("labels", "classes, of which some are known", labels)
-    return true[known].astype(int), predicted[known].astype(int)
+    return true[is_class].astype(int), predicted[is_class].astype(int)
 
 
 def plot_confusion_matrix(

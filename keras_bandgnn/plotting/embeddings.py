@@ -86,8 +86,8 @@ def _rows(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
                     f"Received: {len(marks)} labels for {len(parts)} graphs. "
                     "Pass those of the same graphs."
                 )
-    kept = [number for number, part in enumerate(parts) if part is not None]
-    states = [array(f"embeddings[{n}]", parts[n]) for n in kept]
+    present = [number for number, part in enumerate(parts) if part is not None]
+    states = [array(f"embeddings[{n}]", parts[n]) for n in present]
     states = [np.atleast_2d(part) for part in states]
     if not states or any(
         part.ndim != 2 or part.shape[1:] != states[0].shape[1:] for part in states
@@ -97,7 +97,7 @@ def _rows(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     values = None
     if marks is not None:
         columns = []
-        for number, part in zip(kept, states, strict=True):
+        for number, part in zip(present, states, strict=True):
             column = array("labels", marks[number]).reshape(-1)
             if len(column) == 1:
                 # Nodes of one graph share its label.
@@ -109,10 +109,10 @@ def _rows(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
                 )
             columns.append(column)
         values = np.concatenate(columns)
-    known = np.isfinite(rows).all(1)
-    if known.sum() < 3 or rows.shape[1] < 2:
+    finite = np.isfinite(rows).all(1)
+    if finite.sum() < 3 or rows.shape[1] < 2:
         refuse("embeddings", "at least three rows of at least two numbers", rows)
-    return rows[known], None if values is None else values[known]
+    return rows[finite], None if values is None else values[finite]
 
 
 def plot_embeddings(
@@ -189,16 +189,16 @@ def plot_embeddings(
 def _scatter(figure, axes, points, values, class_names, label) -> None:
     size = float(np.clip(8000 / len(points), 4, 26))
     style = {"s": size, "linewidths": 0, "alpha": 0.8}
-    known = np.ones(len(points), bool) if values is None else np.isfinite(values)
-    if not known.all():
-        axes.scatter(*points[~known].T, color="#c8c8c8", **style)
+    finite = np.ones(len(points), bool) if values is None else np.isfinite(values)
+    if not finite.all():
+        axes.scatter(*points[~finite].T, color="#c8c8c8", **style)
     if values is None:
         axes.scatter(*points.T, color=colors(1)[0], **style)
         return
-    whole = (values[known] == np.floor(values[known])).all()
-    kinds = np.unique(values[known]) if whole else ()
+    whole = (values[finite] == np.floor(values[finite])).all()
+    kinds = np.unique(values[finite]) if whole else ()
     if not whole or len(kinds) > _CLASSES:
-        points, values = points[known], values[known]
+        points, values = points[finite], values[finite]
         shown = axes.scatter(*points.T, c=values, cmap="viridis", **style)
         add_colorbar(figure, axes, shown, label)
         return
@@ -210,7 +210,7 @@ def _scatter(figure, axes, points, values, class_names, label) -> None:
         names = {kind: class_names[int(kind)] for kind in kinds}
     # Drawn in random order, the last class would not cover the others.
     shades = dict(zip(kinds, colors(len(kinds)), strict=True))
-    order = np.random.default_rng(0).permutation(np.flatnonzero(known))
+    order = np.random.default_rng(0).permutation(np.flatnonzero(finite))
     axes.scatter(*points[order].T, c=[shades[kind] for kind in values[order]], **style)
     for kind, name in names.items():
         axes.scatter([], [], color=shades[kind], s=26, linewidths=0, label=name)

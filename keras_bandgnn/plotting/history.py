@@ -114,13 +114,13 @@ def _runs(history: Any) -> dict[str, dict[str, np.ndarray]]:
 
 def _metrics(runs: Mapping[str, Mapping], metrics: Any) -> list[str]:
     """Return the names of the panels: those wished, or all with validation."""
-    known = [name for run in runs.values() for name in run]
-    names = list(dict.fromkeys(name.removeprefix("val_") for name in known))
+    columns = [name for run in runs.values() for name in run]
+    names = list(dict.fromkeys(name.removeprefix("val_") for name in columns))
     if metrics is None:
-        validated = [name for name in names if f"val_{name}" in known]
+        validated = [name for name in names if f"val_{name}" in columns]
         learned = [name for name in names if not _OF_THE_RUN.match(name)]
-        chosen = validated or learned or names
-        return sorted(chosen, key=lambda name: name != "loss")
+        panels = validated or learned or names
+        return sorted(panels, key=lambda name: name != "loss")
     if isinstance(metrics, str):
         metrics = [metrics]
     metrics = [name.removeprefix("val_") for name in strings("metrics", metrics)]

@@ -137,8 +137,8 @@ def _one_each(name: str, values: Any, count: int, gaps: bool = False) -> list[st
 
 
 def _points(axes: Any, true, predicted, target: str, unit: str) -> None:
-    known = np.isfinite(true) & np.isfinite(predicted)
-    true, predicted = true[known], predicted[known]
+    finite = np.isfinite(true) & np.isfinite(predicted)
+    true, predicted = true[finite], predicted[finite]
     if not true.size:
         refuse("labels", f"numbers, of which some are known {target}".rstrip(), true)
     low = min(true.min(), predicted.min())

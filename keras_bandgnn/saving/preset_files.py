@@ -69,10 +69,10 @@ def make_card(
     Raises:
         ValueError: For other names.
     """
-    known = ("title", "repository_licence", *HEADINGS)
-    unknown = sorted(set(texts) - set(known))
+    headings = ("title", "repository_licence", *HEADINGS)
+    unknown = sorted(set(texts) - set(headings))
     if unknown:
-        raise ValueError(f"Expected `card` to have {known}. Received: {unknown}.")
+        raise ValueError(f"Expected `card` to have {headings}. Received: {unknown}.")
     backbone = getattr(model, "backbone", model)
     kind = type(model).__name__
     lines = ["---", "library_name: keras-bandgnn"]
@@ -210,8 +210,8 @@ def _is_known(entry: Mapping) -> bool:
         # Keras serialises its functions and registered ones like this.
         return isinstance(entry.get("config"), str) and _is_function(entry["config"])
     if registered and ">" in registered:
-        known = keras.saving.get_registered_object(registered)
-        return known is not None and known.__name__ == name
+        target = keras.saving.get_registered_object(registered)
+        return target is not None and target.__name__ == name
     if registered not in (None, name):
         return False
     if not module or module.partition(".")[0] == "keras_bandgnn":
@@ -223,8 +223,8 @@ def _is_known(entry: Mapping) -> bool:
 def _is_function(name: str) -> bool:
     if ">" in name:
         return keras.saving.get_registered_object(name) is not None
-    known = vars(keras.activations).get(name)
-    return inspect.isfunction(known) and name not in _NO_ACTIVATIONS
+    function = vars(keras.activations).get(name)
+    return inspect.isfunction(function) and name not in _NO_ACTIVATIONS
 
 
 def _is_library_class(name: str) -> bool:

@@ -160,8 +160,10 @@ class GraphPacker:
         self.signature = signature
         self.output_level = output_level
         self.num_edge_types = num_edge_types
-        self.ids = {name: dict(known) for name, known in (ids or {}).items()}
-        self.edge_ids = {name: dict(known) for name, known in (edge_ids or {}).items()}
+        self.ids = {name: dict(limits) for name, limits in (ids or {}).items()}
+        self.edge_ids = {
+            name: dict(limits) for name, limits in (edge_ids or {}).items()
+        }
 
     @classmethod
     def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
@@ -218,9 +220,9 @@ class GraphPacker:
         for part in loader.parts:
             for level, ids in (("node", self.ids), ("edge", self.edge_ids)):
                 features = getattr(part, level)
-                for name, known in ids.items():
+                for name, limits in ids.items():
                     if name in features:  # The signature reports missing inputs.
-                        _check_ids(f"{level}[{name!r}]", features[name], known)
+                        _check_ids(f"{level}[{name!r}]", features[name], limits)
         return loader
 
     def pack(self, graphs) -> PackedGraphs:
@@ -286,16 +288,16 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     """Raise a ValueError for values that `task.export` never writes."""
     one_of("output_level", config["output_level"], LEVELS)
     positive_int("num_edge_types", config["num_edge_types"], 0)
-    for name, known in (*config["ids"].items(), *config.get("edge_ids", {}).items()):
-        if list(known) == ["below"]:
-            below = known["below"]
+    for name, limits in (*config["ids"].items(), *config.get("edge_ids", {}).items()):
+        if list(limits) == ["below"]:
+            below = limits["below"]
             for number in below if isinstance(below, list) else [below]:
                 positive_int(f"ids of {name}", number, 0)
-        elif list(known) == ["among"]:
-            for element in known["among"]:
+        elif list(limits) == ["among"]:
+            for element in limits["among"]:
                 positive_int(f"ids of {name}", element, 0)
         else:
-            refuse_file(file, f"to have the ids of {name!r}", known)
+            refuse_file(file, f"to have the ids of {name!r}", limits)
     # Arrays of the budget are allocated before they are compared with the signature.
     sizes = [math.prod(spec.shape) for spec in signature.inputs]
     limit = 32 * max(sizes, default=0) + _FREE_BUDGET
@@ -351,20 +353,20 @@ def _edge_ids(task) -> dict[str, dict]:
     """Return the valid ids of edge features, of each `NodeEncoder` of a task."""
     from keras_bandgnn.layers.node_encoder import NodeEncoder
 
-    known: dict[str, dict] = {}
+    limits: dict[str, dict] = {}
     for layer in compat.sublayers(task):
         if isinstance(layer, NodeEncoder) and layer.level == "edge":
             for name, ids in layer.known_ids().items():
                 # Several layers may embed a feature: it has to fit all of them.
-                old = known.get(name, ids)["below"]
-                known[name] = {"below": np.minimum(old, ids["below"]).tolist()}
-    known.pop("type", None)  # The loader checks types.
-    return known
+                old = limits.get(name, ids)["below"]
+                limits[name] = {"below": np.minimum(old, ids["below"]).tolist()}
+    limits.pop("type", None)  # The loader checks types.
+    return limits
 
 
-def _check_ids(name: str, values: np.ndarray, known: Mapping) -> None:
-    if "below" in known:
-        below = known["below"]
+def _check_ids(name: str, values: np.ndarray, limits: Mapping) -> None:
+    if "below" in limits:
+        below = limits["below"]
         if isinstance(below, list) and values.shape[1:] != (len(below),):
             raise ValueError(
                 f"Expected {name} with {len(below)} columns of ids, as the "
@@ -375,8 +377,8 @@ def _check_ids(name: str, values: np.ndarray, known: Mapping) -> None:
         of_columns = ", by column" if isinstance(below, list) else ""
         expected = f"in [0, {below}){of_columns}"
     else:
-        wrong = values[~np.isin(values, known["among"])]
-        expected = f"among {known['among']}"
+        wrong = values[~np.isin(values, limits["among"])]
+        expected = f"among {limits['among']}"
     if wrong.size:
         raise ValueError(
             f"Expected {name} {expected}, the values of the exported model. "

@@ -150,16 +150,16 @@ def _closing_parenthesis(text: str) -> int:
 def _instruction(text: str) -> _Instruction:
     # The layouts in a tuple can contain parentheses: `(f32[8]{0:T(256)}, s32[])`.
     end = _closing_parenthesis(text) if text.startswith("(") else text.index(" ")
-    shape, rest = text[:end], text[end:].lstrip()
-    opening = rest.index("(")
-    closing = opening + _closing_parenthesis(rest[opening:])
-    operands = re.sub(r"/\*.*?\*/", "", rest[opening + 1 : closing - 1])
+    shape, tail = text[:end], text[end:].lstrip()
+    opening = tail.index("(")
+    closing = opening + _closing_parenthesis(tail[opening:])
+    operands = re.sub(r"/\*.*?\*/", "", tail[opening + 1 : closing - 1])
     names = re.findall(r"%([\w.\-]+)", operands)
     return _Instruction(
         shape,
-        rest[:opening],
+        tail[:opening],
         tuple(names or [o.strip().split(" ")[-1] for o in operands.split(",")]),
-        rest[closing:] if rest[:opening] != "constant" else operands,
+        tail[closing:] if tail[:opening] != "constant" else operands,
     )
 
 

@@ -50,7 +50,7 @@ def calibration_report(
     >>> report["coverage"].round(2).tolist(), round(report["scale"], 2)
     ([0.0, 0.0, 0.0, 0.33, 0.33, 0.33], 1.73)
     """
-    levels = np.asarray([_level(each) for each in sequence("levels", levels)])
+    levels = np.asarray([_level(level) for level in sequence("levels", levels)])
     if not len(levels):
         refuse("levels", "a list that is not empty", levels.tolist())
     error, std = known_errors(labels, mean, std)
@@ -95,10 +95,10 @@ def known_errors(labels, mean, std) -> tuple[np.ndarray, np.ndarray]:
         rows = [row for at, row in enumerate(rows) if at not in missing]
         flat[name] = np.concatenate([*rows, np.zeros(0)])
     _check_counts({name: values.size for name, values in flat.items()})
-    known = ~np.isnan(np.stack(list(flat.values()))).any(axis=0)
-    if not known.any():
+    finite = ~np.isnan(np.stack(list(flat.values()))).any(axis=0)
+    if not finite.any():
         refuse("labels", "numbers, of which some are known", flat["labels"])
-    error, std = (flat["labels"] - flat["mean"])[known], flat["std"][known]
+    error, std = (flat["labels"] - flat["mean"])[finite], flat["std"][finite]
     if (std < 0).any():
         refuse("std", "at least 0", float(std.min()))
     return error, std

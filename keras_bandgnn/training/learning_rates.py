@@ -120,9 +120,9 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Return the rate at a step."""
         step = ops.cast(step, "float32")
         rising = self.peak * step / max(self.warmup_steps, 1)
-        left = 1.0 - (step - self.warmup_steps) / self.decay_steps
-        left = ops.clip(left, 0.0, 1.0)
-        falling = self.end + (self.peak - self.end) * left**self.power
+        fraction = 1.0 - (step - self.warmup_steps) / self.decay_steps
+        fraction = ops.clip(fraction, 0.0, 1.0)
+        falling = self.end + (self.peak - self.end) * fraction**self.power
         return ops.where(step < self.warmup_steps, rising, falling)
 
     def get_config(self) -> dict:

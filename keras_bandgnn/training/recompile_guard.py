@@ -62,8 +62,8 @@ class Compilation:
             for path, leaf in keras.tree.flatten_with_path(part):
                 if hasattr(leaf, "shape"):
                     path = "/".join(str(key) for key in (name, *path) if key != "")
-                    known = getattr(leaf.shape, "rank", 0) is not None
-                    shapes[path] = tuple(leaf.shape) if known else None
+                    has_rank = getattr(leaf.shape, "rank", 0) is not None
+                    shapes[path] = tuple(leaf.shape) if has_rank else None
                     dtypes[path] = keras.backend.standardize_dtype(leaf.dtype)
         changed = []
         if earlier:
@@ -231,8 +231,8 @@ class RecompileGuard(keras.callbacks.Callback):
         if model.run_eagerly:
             return
         function = getattr(model, name)
-        known, watched = self._watched.get(kind, (None, None))
-        if function is not known:
+        original, watched = self._watched.get(kind, (None, None))
+        if function is not original:
             watched = self._stand_in(model, kind, function)
             self._watched[kind] = (function, watched)
         _set(model, name, watched)
@@ -250,8 +250,8 @@ class RecompileGuard(keras.callbacks.Callback):
             _set(model, name, function)
 
         def report(batch):
-            for each in reports:
-                each(batch)
+            for listener in reports:
+                listener(batch)
 
         watched = backend.watch_step(model, name, report)
 
@@ -316,5 +316,5 @@ def _message(item: Compilation, count: int, budget: int, argument: str) -> str:
 
 
 def _shortened(lines: tuple[str, ...]) -> list[str]:
-    rest = len(lines) - MAX_LINES
-    return [*lines[:MAX_LINES], *([f"and {rest} more"] if rest > 0 else [])]
+    hidden = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"and {hidden} more"] if hidden > 0 else [])]
