@@ -176,8 +176,8 @@ def _after_interruption(parsed: argparse.Namespace) -> str:
     option = _COMMANDS[parsed.command].resumes
     if option is None:
         return "interrupted; the same command starts over"
-    given = getattr(parsed, option.replace("-", "_"))
-    again = f" without --{option}" if given else ""
+    is_set = getattr(parsed, option.replace("-", "_"))
+    again = f" without --{option}" if is_set else ""
     return f"interrupted; run the same command again{again} to resume"
 
 

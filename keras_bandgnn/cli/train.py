@@ -75,8 +75,8 @@ def batch_nodes(store) -> int:
     from keras_bandgnn.data.sources import parts_of
 
     total = sum(int(part.node_ptr[-1]) for part in parts_of(store))
-    most = min(total / _MANY_STEPS, config.total_memory() / _BYTES_PER_NODE)
-    return next((n for n in _MORE_NODES if n <= most), _NODES)
+    limit = min(total / _MANY_STEPS, config.total_memory() / _BYTES_PER_NODE)
+    return next((n for n in _MORE_NODES if n <= limit), _NODES)
 
 
 def make_plan(text: str):

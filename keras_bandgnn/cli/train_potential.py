@@ -128,8 +128,8 @@ def element_cutoffs(options: argparse.Namespace, elements) -> dict | None:
         options: The command line.
         elements: Atomic numbers of the data.
     """
-    found = by_number("--element-cutoffs", options.element_cutoffs)
-    other = sorted(set(found or ()) - set(elements))
+    cutoffs = by_number("--element-cutoffs", options.element_cutoffs)
+    other = sorted(set(cutoffs or ()) - set(elements))
     if other:
         raise shared.OptionError(
             f"Expected --element-cutoffs for elements of the data, {sorted(elements)}. "
@@ -141,7 +141,7 @@ def element_cutoffs(options: argparse.Namespace, elements) -> dict | None:
                 f"Expected --element-cutoffs of at most --cutoff {options.cutoff:g}. "
                 f"Received: {element}={radius:g}."
             )
-    return found
+    return cutoffs
 
 
 def make_task(options: argparse.Namespace, graphs: dict):
@@ -286,8 +286,8 @@ def run(options: argparse.Namespace) -> None:
             entries["recipe"] += f" {options.members} members with their own seeds."
             entries["score"] = evaluate_ensemble(ensemble, graphs["valid"])
             seeds = f"{options.seed} to {options.seed + options.members - 1}"
-            own = argparse.Namespace(**vars(options) | {"seed": seeds})
-            card = make_card(own, entries)
+            ensemble_options = argparse.Namespace(**vars(options) | {"seed": seeds})
+            card = make_card(ensemble_options, entries)
             training_callbacks.save(ensemble, options, card)
     report.say(f"model saved to {options.out}")
 
@@ -302,8 +302,8 @@ def known_stresses(graphs) -> int:
 def frames_of(graphs: dict) -> str:
     """Return the numbers of frames, and of those with a stress, as text."""
     sizes = ", ".join(f"{len(part)} {split}" for split, part in graphs.items())
-    known = {split: known_stresses(part) for split, part in graphs.items()}
-    stresses = ", ".join(f"{count} {split}" for split, count in known.items())
+    counts = {split: known_stresses(part) for split, part in graphs.items()}
+    stresses = ", ".join(f"{count} {split}" for split, count in counts.items())
     return f"frames: {sizes}; with stress: {stresses}"
 
 
@@ -363,13 +363,13 @@ def schedules(options: argparse.Namespace, stresses: bool) -> list:
         return []
 
     def weights(epoch: int) -> dict:
-        found = {"energy": 1.0, "force": options.force_weight}
+        values = {"energy": 1.0, "force": options.force_weight}
         if stresses:
-            found["stress"] = options.stress_weight
+            values["stress"] = options.stress_weight
         for start, changes in options.schedule:
             if start <= epoch:
-                found |= changes
-        return found
+                values |= changes
+        return values
 
     return [LossWeightScheduler(weights)]
 
@@ -415,15 +415,17 @@ def train_members(options: argparse.Namespace, graphs: dict, work: Path) -> list
     minutes = options.minutes and options.minutes / count
     for number in range(count):
         seed = options.seed + number
-        own = argparse.Namespace(**vars(options) | {"seed": seed, "minutes": minutes})
+        member_options = argparse.Namespace(
+            **vars(options) | {"seed": seed, "minutes": minutes}
+        )
         name = f"member {number + 1} of {count}, seed {seed}"
         folder = work / f"member_{number}"
         preset = folder / "preset"
         if not preset.is_dir():
             report.say(name)
             folder.mkdir(exist_ok=True)
-            task, loader = make_task_and_loader(own, graphs)
-            train(own, task, loader, valid, folder)
+            task, loader = make_task_and_loader(member_options, graphs)
+            train(member_options, task, loader, valid, folder)
             task.save_to_preset(preset)
         # As it was saved, and without the state of its optimizer.
         members.append(models.ForceRegressor.from_preset(preset))
@@ -462,9 +464,11 @@ def evaluate_ensemble(ensemble, graphs, title: str = "validation") -> str:
     rows = []
     for quantity, factor, unit in QUANTITIES.values():
         if quantity in values:
-            found = calibration_report(*values[quantity])
-            errors = [factor * found[name] for name in ("mae", "rmse", "mean_std")]
-            shape = found["rank_correlation"], found["scale"]
+            calibration = calibration_report(*values[quantity])
+            errors = [
+                factor * calibration[name] for name in ("mae", "rmse", "mean_std")
+            ]
+            shape = calibration["rank_correlation"], calibration["scale"]
             rows.append((quantity, *errors, *shape, unit))
     names = ("", "MAE", "RMSE", "mean spread", "rank correlation", "scale", "unit")
     count = len(ensemble.members)

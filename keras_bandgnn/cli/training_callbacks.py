@@ -154,8 +154,8 @@ def check_out(options: argparse.Namespace, members: int = 1) -> None:
     else:
         check_target(options.out)
     remove_leftovers(run_folder_path(options.out))
-    own = (run_folder_path(options.out) / _SAVING).exists()
-    if options.out.exists() and not options.overwrite and not own:
+    is_saving = (run_folder_path(options.out) / _SAVING).exists()
+    if options.out.exists() and not options.overwrite and not is_saving:
         raise ValueError(
             f"Expected --out {options.out} to be new. Received: an existing model. "
             "Pass --overwrite to replace it, or choose another folder."
