@@ -113,17 +113,17 @@ def read_corpus(
     ...     print(function.package["package"], function.name)
     """
     folder = existing_folder("path", path)
-    found = {
+    files = {
         package["name"]: folder / package["file"]
         for package in corpus_packages(folder, split)
     }
-    names = list(found) if packages is None else strings("packages", packages)
-    if unknown := sorted(set(names) - set(found)):
+    names = list(files) if packages is None else strings("packages", packages)
+    if unknown := sorted(set(names) - set(files)):
         raise ValueError(
             f"Expected packages of the split {split!r}. Received: {unknown}. "
-            f"It has {len(found)}, such as {list(found)[:3]}."
+            f"It has {len(files)}, such as {list(files)[:3]}."
         )
-    return _functions([found[name] for name in names])
+    return _functions([files[name] for name in names])
 
 
 def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
@@ -149,7 +149,7 @@ def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
             f"Expected a finished corpus in {folder}. Received: no {SUMMARY}. Run "
             "python -m examples.corpora again with the same options; it resumes."
         )
-    found = []
+    packages = []
     with reading(summary, what="to be the summary of a corpus"):
         for package in read_json(summary, dict)["packages"]:
             name = package["file"]
@@ -159,8 +159,8 @@ def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
                 # Only names that the command writes: nothing outside of the folder.
                 if Path(name).parts[:-1] != (split,) or Path(name).is_absolute():
                     refuse_file(summary, f"to name files in {split}/", name)
-                found.append(package)
-    return found
+                packages.append(package)
+    return packages
 
 
 def _functions(files: list[Path]) -> Iterator[CorpusFunction]:

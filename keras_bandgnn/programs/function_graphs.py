@@ -74,35 +74,35 @@ def graph_of(
 ) -> FunctionGraph | None:
     """Return the graph of a parsed function; see `function_graph`."""
     try:
-        found = read.usages
-        if not found:
+        usages = read.usages
+        if not usages:
             return None
-        if max_rewrites and sum(len(usage.others) for usage in found) > max_rewrites:
+        if max_rewrites and sum(len(usage.others) for usage in usages) > max_rewrites:
             return None
-        base = _base(read, found)
+        base = _base(read, usages)
     except TooLarge:
         return None
-    found = [usage for usage in found if base and usage.token in base.region]
-    graph = _with_rewrites(read, base, found, name) if found else None
+    usages = [usage for usage in usages if base and usage.token in base.region]
+    graph = _with_rewrites(read, base, usages, name) if usages else None
     small = graph is not None and len(graph.labels) <= (max_nodes or np.inf)
     return graph if small else None
 
 
-def _base(read: FunctionSource, found: list[FoundUsage]) -> BaseGraph | None:
+def _base(read: FunctionSource, usages: list[FoundUsage]) -> BaseGraph | None:
     """Return the graph of the function that the last usage is in."""
-    token = found[-1].token
+    token = usages[-1].token
     for variable, frame in read.unit.occurrences[token]:
         function = read.unit.outermost_function(frame)
-        if variable is found[-1].variable and function is not None:
+        if variable is usages[-1].variable and function is not None:
             return BaseGraphs(read.unit, "function").around(token, function)
     return None
 
 
 def _with_rewrites(
-    read: FunctionSource, base: BaseGraph, found: list[FoundUsage], name: str
+    read: FunctionSource, base: BaseGraph, usages: list[FoundUsage], name: str
 ) -> FunctionGraph:
     region, count = base.region, len(base.labels)
-    variables = dict.fromkeys(_variables(found))
+    variables = dict.fromkeys(_variables(usages))
     number = {variable: count + i for i, variable in enumerate(variables)}
     edges = dict(base.edges)
     for relation, rows in base.guard_edges.items():
@@ -117,7 +117,7 @@ def _with_rewrites(
     )
     rewrites = [
         (position, number[other])
-        for position, usage in enumerate(found)
+        for position, usage in enumerate(usages)
         for other in usage.others
     ]
     return FunctionGraph(
@@ -127,18 +127,18 @@ def _with_rewrites(
             relation: rows.reshape(-1, 2).astype(np.int32)
             for relation, rows in edges.items()
         },
-        usages=np.array([region.id_of(usage.token) for usage in found], np.int32),
-        used=np.array([number[usage.variable] for usage in found], np.int32),
+        usages=np.array([region.id_of(usage.token) for usage in usages], np.int32),
+        used=np.array([number[usage.variable] for usage in usages], np.int32),
         rewrites=np.array(rewrites, np.int32).reshape(-1, 2),
         info={
             "function": name or region.function.name,
-            "places": [list(read.place(usage.token)) for usage in found],
+            "places": [list(read.place(usage.token)) for usage in usages],
         },
     )
 
 
-def _variables(found: Iterable[FoundUsage]) -> Iterator[Variable]:
-    for usage in found:
+def _variables(usages: Iterable[FoundUsage]) -> Iterator[Variable]:
+    for usage in usages:
         yield usage.variable
         yield from usage.others
 

@@ -121,11 +121,11 @@ class FunctionSource:
         nodes = list(walk(unit.tree))
         excluded = _excluded(nodes, unit)
         values = {token: _Value(node) for token, node in _values(nodes, unit).items()}
-        found = []
+        usages = []
         for frame in unit.frames:
             if frame.in_function:
-                found += self._in_frame(frame, excluded, values)
-        return sorted(found, key=lambda usage: usage.token)
+                usages += self._in_frame(frame, excluded, values)
+        return sorted(usages, key=lambda usage: usage.token)
 
     def listed(self) -> list[VariableUsage]:
         """Return the usages with places and names."""
@@ -175,8 +175,10 @@ def _definitions(
 ) -> str:
     """Return lines that define what the function names, up to its own line."""
     indent = source[: len(source) - len(source.lstrip(" \t"))]
-    owner, _, own = name.rpartition(".")
-    words = set(re.findall(r"\w+", source)) - variables - {own} if signatures else ()
+    owner, _, short_name = name.rpartition(".")
+    words = (
+        set(re.findall(r"\w+", source)) - variables - {short_name} if signatures else ()
+    )
     module, methods = "", ""
     for qualified, parameters in signatures.items():
         holder, _, function = qualified.rpartition(".")
@@ -264,8 +266,8 @@ def _values(nodes: list[ast.AST], unit: SourceUnit) -> dict[int, ast.expr]:
             if len(target.elts) == len(value.elts) and not any(
                 isinstance(part, ast.Starred) for part in parts
             ):
-                for each, its in zip(target.elts, value.elts, strict=True):
-                    bind(each, its)
+                for element, its in zip(target.elts, value.elts, strict=True):
+                    bind(element, its)
         elif isinstance(target, ast.Name):
             token = unit.tokens.first(target)
             if token is not None:

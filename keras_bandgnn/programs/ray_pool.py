@@ -156,7 +156,7 @@ class RayPool:
     ):
         self._ray = import_ray()
         self._address, self._time_limit = address, time_limit
-        self._given = workers
+        self._num_workers = workers
         self._owned = False
         self.workers = workers or 1
 
@@ -171,7 +171,7 @@ class RayPool:
                 "Expected a Ray cluster with at least one core. Received: none. Start "
                 "it with ray start --head --num-cpus N."
             )
-        self.workers = self._given or cores
+        self.workers = self._num_workers or cores
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -110,8 +110,8 @@ def _graphs(functions, drawn: str, max_nodes, max_rewrites):
 def _judged(graphs, judge: Judge, hard_share: float):
     """Yield the same, with weights of rewrites for a share of the functions."""
     while group := list(itertools.islice(graphs, _JUDGED)):
-        found = judge([graph for _, graph, _, _ in group])
-        for (read, graph, rng, _), shares in zip(group, found, strict=True):
+        shares_of_graphs = judge([graph for _, graph, _, _ in group])
+        for (read, graph, rng, _), shares in zip(group, shares_of_graphs, strict=True):
             hard = rng.random() < hard_share and shares is not None
             yield read, graph, rng, _weights(graph, shares) if hard else None
 

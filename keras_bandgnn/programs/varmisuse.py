@@ -82,8 +82,8 @@ def _array(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
     if mark != "]":
         received = repr(mark) if mark else "the end of the file"
         yield where, _not_json(ValueError(f"{received} instead of ',' or ']' after it"))
-    elif rest := text.peek():
-        yield where, _not_json(ValueError(f"{rest!r} after the end of the array"))
+    elif tail := text.peek():
+        yield where, _not_json(ValueError(f"{tail!r} after the end of the array"))
 
 
 class _Text:
@@ -239,10 +239,10 @@ def varmisuse_split_files(root: str | os.PathLike, split: str) -> list[Path]:
     )
     if files := [file for folder in folders for file in sample_files(folder)]:
         return files
-    found = sorted({f.name for p in ("graphs*", "*/graphs*") for f in root.glob(p)})
+    names = sorted({f.name for p in ("graphs*", "*/graphs*") for f in root.glob(p)})
     raise FileNotFoundError(
         f"Expected files in {root / name} or in {root / '*' / name}. "
-        f"Received: {found or 'no such folders'}. Check the root and the split."
+        f"Received: {names or 'no such folders'}. Check the root and the split."
     )
 
 
@@ -282,7 +282,7 @@ def load_varmisuse(
 def sample_files(path: Paths) -> list[Path]:
     """Return the files at paths, those of a folder sorted by name."""
     if isinstance(path, Iterable) and not isinstance(path, str | bytes | Mapping):
-        return [file for each in path for file in sample_files(each)]
+        return [file for entry in path for file in sample_files(entry)]
     path = as_path("path", path)
     if path.is_dir():
         return sorted(f for f in path.iterdir() if f.name.endswith(_SUFFIXES))

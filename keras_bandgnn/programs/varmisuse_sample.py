@@ -111,20 +111,20 @@ def from_sample(sample: Any, where: str) -> ProgramGraph:
     )
 
 
-def _labels(at: _Sample, found: dict) -> tuple[str, ...]:
+def _labels(at: _Sample, labels_by_id: dict) -> tuple[str, ...]:
     key = "ContextGraph.NodeLabels"
-    ids = [str(i) for i in range(len(found))]
-    if list(found) != ids:
+    ids = [str(i) for i in range(len(labels_by_id))]
+    if list(labels_by_id) != ids:
         try:
-            found = {i: found[i] for i in ids}
+            labels_by_id = {i: labels_by_id[i] for i in ids}
         except KeyError:
-            strange = sorted(set(found) - set(ids))[:5]
-            missing = sorted(set(ids) - set(found), key=int)[:5]
+            strange = sorted(set(labels_by_id) - set(ids))[:5]
+            missing = sorted(set(ids) - set(labels_by_id), key=int)[:5]
             expected = f"the keys '0' to '{len(ids) - 1}' without gaps"
             at.fail(key, expected, f"without {missing}, but with {strange}")
-    labels = tuple(found.values())
+    labels = tuple(labels_by_id.values())
     if not labels:
-        at.fail(key, "at least one node", found)
+        at.fail(key, "at least one node", labels_by_id)
     if set(map(type, labels)) != {str}:
         bad = next(i for i, label in enumerate(labels) if not isinstance(label, str))
         at.fail(f"{key}.{bad}", "text", labels[bad])
@@ -157,14 +157,16 @@ def _candidates(
     return tuple(nodes), right[0], names[right[0]]
 
 
-def _edges(at: _Sample, found: dict, count: int) -> dict[str, np.ndarray]:
-    if unknown := [name for name in found if name not in _IN_FILES]:
+def _edges(at: _Sample, edges_by_name: dict, count: int) -> dict[str, np.ndarray]:
+    if unknown := [name for name in edges_by_name if name not in _IN_FILES]:
         key = f"ContextGraph.Edges.{unknown[0]}"
         at.fail(key, f"one of the edge types {_IN_FILES}", f"{unknown[0]!r}")
     edges = {}
     for name in _IN_FILES:
         pairs = (
-            at.get(found, name, list, "ContextGraph.Edges.") if name in found else []
+            at.get(edges_by_name, name, list, "ContextGraph.Edges.")
+            if name in edges_by_name
+            else []
         )
         try:
             # Checked first: NumPy would build a huge array from a long string.

@@ -174,9 +174,9 @@ def _check(options: argparse.Namespace):
     from keras_bandgnn.programs.linting.project_files import changed_lines, list_files
     from keras_bandgnn.programs.linting.source_code import read_code
 
-    known = None
+    baseline = None
     if options.baseline is not None and not options.write_baseline:
-        known = Baseline(options.baseline).read()
+        baseline = Baseline(options.baseline).read()
     project = list_files(options.paths, options.exclude, options.force_exclude)
     files, changed = project.files, None
     for remark in project.remarks:
@@ -225,9 +225,9 @@ def _check(options: argparse.Namespace):
                 results.append(result)
     order = {name: position for position, (_, name) in enumerate(files)}
     results.sort(key=lambda result: order[result.code.path])
-    if known is not None:
+    if baseline is not None:
         results = [
-            dataclasses.replace(result, findings=known.unknown(result))
+            dataclasses.replace(result, findings=baseline.unknown(result))
             for result in results
         ]
         results = [result for result in results if result.findings]
@@ -287,18 +287,18 @@ def run(options: argparse.Namespace) -> int:
     from keras_bandgnn.programs.linting.formats import FORMATS
 
     _with_settings(options)
-    found = _check(options)
+    outcome = _check(options)
     if options.write_baseline:
-        count = Baseline(options.baseline).write(found.results)
+        count = Baseline(options.baseline).write(outcome.results)
         report.remark(f"{options.baseline}: {count} known findings")
-        return 2 if found.errors else 0
-    _write(options.output, FORMATS[options.format](found))
+        return 2 if outcome.errors else 0
+    _write(options.output, FORMATS[options.format](outcome))
     if options.html is not None:
         from keras_bandgnn.programs.linting.html_report import page
 
-        _write(options.html, page(found))
+        _write(options.html, page(outcome))
     if options.format != "text" or options.output is not None:
-        report.remark(found.summary)
-    if found.errors:
+        report.remark(outcome.summary)
+    if outcome.errors:
         return 2
-    return int(options.fail_on != NEVER and found.count >= options.fail_on)
+    return int(options.fail_on != NEVER and outcome.count >= options.fail_on)

@@ -139,19 +139,19 @@ def check_planted(folder: Path, names: Iterable[str], seed: int, top: int) -> No
         f"{len(codes)} of the held-out modules, each with one planted wrong variable, "
         f"{lines:,} lines, checked with {DEFAULT_MODEL}:"
     )
-    for finding, found in list(zip(findings, right, strict=True))[:top]:
+    for finding, hit in list(zip(findings, right, strict=True))[:top]:
         report.say(
-            f"  {'planted' if found else 'other  '} {finding.place}: {finding.message}"
+            f"  {'planted' if hit else 'other  '} {finding.place}: {finding.message}"
         )
     rows = []
     for least in (0.5, 0.9, 0.95, 0.99):
         above = [
             ok for f, ok in zip(findings, right, strict=True) if f.confidence >= least
         ]
-        found = sum(above)
-        precision = report.percent(found / len(above)) if above else "-"
+        hits = sum(above)
+        precision = report.percent(hits / len(above)) if above else "-"
         rows.append(
-            (least, len(above), found, precision, report.percent(found / len(codes)))
+            (least, len(above), hits, precision, report.percent(hits / len(codes)))
         )
     columns = ("probability", "findings", "planted", "precision", "recall")
     report.table("Planted bugs found", columns, rows)
@@ -177,13 +177,13 @@ def with_planted_bug(text: str, key: str) -> tuple | None:
         return None
     order = random.Random(key).sample(functions, len(functions))
     for function in order:
-        made = plant_bug(function["source"], key=key, correct_share=0.0)
-        if made.bug is None:
+        example = plant_bug(function["source"], key=key, correct_share=0.0)
+        if example.bug is None:
             continue
-        usage, lines = made.usages[made.bug], text.split("\n")
+        usage, lines = example.usages[example.bug], text.split("\n")
         first = function["line"] - 1
-        changed = made.source.split("\n")
+        changed = example.source.split("\n")
         lines[first : first + len(changed)] = changed
         place = (first + usage.line, usage.column + 1)
-        return "\n".join(lines), *place, usage.name, made.repair
+        return "\n".join(lines), *place, usage.name, example.repair
     return None

@@ -90,7 +90,7 @@ def make_server(options: argparse.Namespace):
         code = SourceCode(document.path, decode(document.source))
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(worker, findings_in, code)
+            findings = await loop.run_in_executor(worker, findings_in, code)
         except Exception as error:
             # A wrong setting must not end the session, nor be shown at every change.
             text = f"bandgnn: {error}"
@@ -104,7 +104,7 @@ def make_server(options: argparse.Namespace):
             del errors[other]
         codec = server.workspace.position_codec
         diagnostics = []
-        for finding in found:
+        for finding in findings:
             line = finding.line - 1
             ends = (finding.column - 1, finding.end_column - 1)
             start, end = (

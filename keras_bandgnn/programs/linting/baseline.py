@@ -46,7 +46,7 @@ class Baseline:
 
     def __init__(self, file: str | os.PathLike):
         self._file = Path(file)
-        self._known: Counter = Counter()
+        self._counts: Counter = Counter()
 
     def _path(self, finding: Finding) -> str:
         folder = self._file.absolute().parent
@@ -68,7 +68,7 @@ class Baseline:
                 key, count = tuple(entry[name] for name in _FIELDS), entry["count"]
                 if not all(isinstance(text, str) for text in key):
                     raise TypeError("a value that is not text")
-                self._known[key] += int(count)
+                self._counts[key] += int(count)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"Expected a file of known findings. Received: {self._file}, which "
@@ -89,8 +89,8 @@ class Baseline:
         findings = []
         for finding in result.findings:
             key = _key(result.code, finding, self._path(finding))
-            if self._known[key] > 0:
-                self._known[key] -= 1
+            if self._counts[key] > 0:
+                self._counts[key] -= 1
             else:
                 findings.append(finding)
         return tuple(findings)

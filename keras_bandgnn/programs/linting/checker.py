@@ -79,8 +79,8 @@ class Checker:
     def min_confidence(self) -> float:
         """Least confidence of a finding."""
         if self._min_confidence is None:
-            known = _confidence_in(self._folder) if self._source is None else None
-            self._min_confidence = known or self.source.default_confidence
+            confidence = _confidence_in(self._folder) if self._source is None else None
+            self._min_confidence = confidence or self.source.default_confidence
         return self._min_confidence
 
     @property
@@ -106,20 +106,20 @@ class Checker:
         Args:
             codes: Files.
         """
-        known: list[FileFindings] = []
+        cache_hits: list[FileFindings] = []
 
         def unknown() -> Iterator[SourceCode]:
             for code in codes:
-                result = self._known(code)
+                result = self._from_cache(code)
                 if result is None:
                     yield code
                 else:
-                    known.append(result)
+                    cache_hits.append(result)
 
         codes = iter(codes)
         for first in codes:
             # A run that was interrupted has left its files at the beginning.
-            result = self._known(first)
+            result = self._from_cache(first)
             if result is not None:
                 yield self._shown(result)
                 continue
@@ -128,12 +128,12 @@ class Checker:
                 if self._cache is not None:
                     self._cache.put(result)
                 yield self._shown(result)
-                yield from map(self._shown, _taken(known))
-        yield from map(self._shown, _taken(known))
+                yield from map(self._shown, _taken(cache_hits))
+        yield from map(self._shown, _taken(cache_hits))
         if self._cache is not None:
             self._cache.trim()
 
-    def _known(self, code: SourceCode) -> FileFindings | None:
+    def _from_cache(self, code: SourceCode) -> FileFindings | None:
         return None if self._cache is None else self._cache.get(code)
 
     @property

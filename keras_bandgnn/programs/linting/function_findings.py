@@ -160,9 +160,9 @@ class FunctionFindings(FindingSource):
         self._encoder, *layers = task.preprocessor.graph_layers
         # An encoder of another class is applied here, as worker processes do not know
         # it.
-        own = type(self._encoder) is FunctionEncoder
+        is_default = type(self._encoder) is FunctionEncoder
         # Keras tracks it in a dictionary of its own, which cannot be pickled.
-        self._encoding = dict(self._encoder.options) if own else None
+        self._encoding = dict(self._encoder.options) if is_default else None
         self._reorders = bool(layers)
         self._preprocessor = GraphPreprocessor(
             layers,
@@ -264,17 +264,17 @@ class FunctionFindings(FindingSource):
             start = time.perf_counter()
             values = task.distribution.predict_on_batch(task, batch)
             model += time.perf_counter() - start
-            for graph, found in unbatch(values, batch, task.output_level):
-                rows[graph] = found[:, 0]
+            for graph, scores in unbatch(values, batch, task.output_level):
+                rows[graph] = scores[:, 0]
         if self._reorders:
             ordered = task.in_given_order(graphs, loader)
-            rows = [ordered(graph, found) for graph, found in enumerate(rows)]
+            rows = [ordered(graph, scores) for graph, scores in enumerate(rows)]
         # The types of rewrites follow that of no change.
-        chosen = graphs.edge_type > task.first_type
-        chosen = np.split(chosen, graphs.edge_ptr[1:-1])
+        is_rewrite = graphs.edge_type > task.first_type
+        is_rewrite = np.split(is_rewrite, graphs.edge_ptr[1:-1])
         shares = [
-            np.exp(found[mask], dtype=np.float64)
-            for found, mask in zip(rows, chosen, strict=True)
+            np.exp(scores[mask], dtype=np.float64)
+            for scores, mask in zip(rows, is_rewrite, strict=True)
         ]
         self.seconds["model"] += model
         self.seconds["packing"] += time.perf_counter() - began - model

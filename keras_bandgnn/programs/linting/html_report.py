@@ -125,8 +125,8 @@ def _escaped(text: str) -> str:
 def page(run: Run) -> str:
     """Return the page, with the most confident findings first."""
     number = {result.code.path: k for k, result in enumerate(run.results)}
-    found = [(finding, r) for r in run.results for finding in r.findings]
-    found.sort(key=lambda item: -item[0].confidence)
+    entries = [(finding, r) for r in run.results for finding in r.findings]
+    entries.sort(key=lambda item: -item[0].confidence)
     options = "".join(
         f'<option value="{k}">{_escaped(path)}</option>' for path, k in number.items()
     )
@@ -142,7 +142,7 @@ def page(run: Run) -> str:
         options=options,
         articles="".join(
             _article(finding, result, number[result.code.path])
-            for finding, result in found
+            for finding, result in entries
         ),
     )
 

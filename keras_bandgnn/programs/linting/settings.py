@@ -93,13 +93,13 @@ def _settings(file: Path, table: dict[str, Any]) -> Settings:
     def value(key: str, kind: type | tuple, what: str, ok=lambda value: True):
         if key not in table:
             return None
-        found = table[key]
-        if isinstance(found, bool) or not isinstance(found, kind) or not ok(found):
+        entry = table[key]
+        if isinstance(entry, bool) or not isinstance(entry, kind) or not ok(entry):
             raise ValueError(
                 f"Expected {key} in [tool.bandgnn] of {file} to be {what}. "
-                f"Received: {found!r}. Correct it."
+                f"Received: {entry!r}. Correct it."
             )
-        return found
+        return entry
 
     def place(key: str) -> Path | None:
         text = value(key, str, "a path", bool)

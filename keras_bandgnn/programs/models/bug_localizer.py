@@ -151,13 +151,13 @@ class BugLocalizer(MaskedTask):
         scores = ops.squeeze(self.head(states, batch), -1)
         edge = target_edges(batch["edge"])
         real = ops.convert_to_tensor(edge["mask"])
-        chosen = ops.logical_and(edge["type"] >= self.first_type, real)
+        is_rewrite = ops.logical_and(edge["type"] >= self.first_type, real)
         graphs = GraphSegments(batch)
         last = ops.shape(states)[1] - 1
         ids = graph_ops.batched_gather(graphs.slot, ops.minimum(edge["receiver"], last))
         count = graphs.num_graphs
-        scores = ops.where(chosen, scores, _LEAST)
-        segments = ops.where(chosen, ids, count)
+        scores = ops.where(is_rewrite, scores, _LEAST)
+        segments = ops.where(is_rewrite, ids, count)
         largest = graph_ops.batched_segment_max(
             ops.stop_gradient(scores), segments, count
         )
@@ -165,11 +165,11 @@ class BugLocalizer(MaskedTask):
         largest = ops.maximum(largest, _LEAST)
         # At most 0, without a minimum: at a tie some backends halve its gradient.
         shifted = scores - graph_ops.batched_gather(largest, ids)
-        shares = ops.where(chosen, ops.exp(shifted), 0.0)
+        shares = ops.where(is_rewrite, ops.exp(shifted), 0.0)
         total = graph_ops.batched_segment_sum(shares, segments, count)
         total = graph_ops.batched_gather(ops.log(ops.maximum(total, 1e-30)), ids)
-        found = ops.where(chosen, shifted - total, _LEAST)
-        return ops.stack([found, -total], axis=-1)
+        log_shares = ops.where(is_rewrite, shifted - total, _LEAST)
+        return ops.stack([log_shares, -total], axis=-1)
 
     def default_optimizer(self):
         """Return Adam with rate 1e-3."""
@@ -195,13 +195,13 @@ class BugLocalizer(MaskedTask):
             their order, which adds up to 1; None for graphs that the batcher drops
             and functions that the encoder skips.
         """
-        found = []
+        probabilities = []
         for rows in self.predict(functions, **kwargs):
             if rows is not None:
                 rows = np.asarray(rows[:, 0], np.float64)
                 rows = np.exp(rows[rows > 0.5 * _LEAST])
-            found.append(rows)
-        return found
+            probabilities.append(rows)
+        return probabilities
 
     def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError unless each graph has one right edge."""

@@ -165,9 +165,11 @@ class JointSelection:
         else:
             plan = plan.replace(filter=None)
         self._plan = plan
-        chosen = plan.schedule
+        plan_schedule = plan.schedule
         self._joins = (
-            chosen is not None and chosen.order == "compact" and chosen.read is None
+            plan_schedule is not None
+            and plan_schedule.order == "compact"
+            and plan_schedule.read is None
         )
         if self._joins:
             # The schedule already drops what these filter, for any node order.
@@ -177,7 +179,7 @@ class JointSelection:
                 if not isinstance(layer, RCMKCompile)
                 and not (
                     isinstance(layer, ReachabilityFilter)
-                    and layer.steps >= chosen.steps
+                    and layer.steps >= plan_schedule.steps
                 )
             ]
 
@@ -196,12 +198,14 @@ class JointSelection:
         for members, shape in self._groups(sizes, pieces, more):
             ((batch, *_), _) = assembler.build([Supergraph(members, shape)], 1)[0]
             order = batch["graph"]["id"][0][batch["graph"]["mask"][0]]
-            chosen = [pieces[k] for k in order]
-            batch["candidate"] = self._candidates(batch["candidate"]["node"][0], chosen)
+            batch_pieces = [pieces[k] for k in order]
+            batch["candidate"] = self._candidates(
+                batch["candidate"]["node"][0], batch_pieces
+            )
             self.shapes.add((*sorted(shape.items()), *self._room))
             values = self._task.distribution.predict_on_batch(self._task, batch)[0]
             low = 0
-            for k, piece in zip(order, chosen, strict=True):
+            for k, piece in zip(order, batch_pieces, strict=True):
                 counts = np.diff(piece.candidate_ptr)
                 rows = values[low : low + len(piece)]
                 low += len(piece)
@@ -230,10 +234,10 @@ class JointSelection:
             needs = needed_sizes(sizes, [Supergraph(members, budget)])
             groups.append((members, rung(needs, budget)))
         graphs = max(sum(len(pieces[k]) for k in members) for members, _ in groups)
-        most = max(int(np.diff(p.candidate_ptr).max()) for p in pieces)
+        candidates = max(int(np.diff(p.candidate_ptr).max()) for p in pieces)
         self._room = tuple(
             max(now, int(round_up_power_of_two(size)))
-            for now, size in zip(self._room, (graphs, most), strict=True)
+            for now, size in zip(self._room, (graphs, candidates), strict=True)
         )
         return groups
 

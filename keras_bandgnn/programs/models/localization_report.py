@@ -60,16 +60,16 @@ def localization_report(
             f"{len(functions)} functions, {len(probabilities)} arrays."
         )
     rows = [
-        _judged(function, found)
-        for function, found in zip(functions, probabilities, strict=True)
+        _judged(function, scores)
+        for function, scores in zip(functions, probabilities, strict=True)
     ]
     bugs = np.array([row[1:] for row in rows if row[0]], np.float64).reshape(-1, 4)
     clean = np.array([row[1] for row in rows if not row[0]], np.float64)
     alarms = np.array([row[4] for row in rows if not row[0]], np.float64)
     score, located, repaired, alarm = bugs.T
     right = [
-        _right(function, found)
-        for function, found in zip(functions, probabilities, strict=True)
+        _right(function, scores)
+        for function, scores in zip(functions, probabilities, strict=True)
         if function.correct >= 0
     ]
     at = {}
@@ -109,30 +109,30 @@ def _bug(function: FunctionGraph) -> bool:
     return function.correct >= 0
 
 
-def _judged(function: FunctionGraph, found) -> tuple[bool, float, bool, bool, bool]:
+def _judged(function: FunctionGraph, scores) -> tuple[bool, float, bool, bool, bool]:
     """Return bug or not, probability of the best rewrite, and what it is right in.
 
     The last entry is whether a rewrite is the most probable edge.
     """
     bug = _bug(function)
-    if found is None or len(found) < 2:
+    if scores is None or len(scores) < 2:
         return bug, 0.0, False, False, False
-    best = int(np.argmax(found[1:]))
+    best = int(np.argmax(scores[1:]))
     usage = function.rewrites[:, 0]
     located = bug and usage[best] == usage[function.correct]
     return (
         bug,
-        float(found[1 + best]),
+        float(scores[1 + best]),
         located,
         best == function.correct,
-        found[1 + best] > found[0],
+        scores[1 + best] > scores[0],
     )
 
 
-def _right(function: FunctionGraph, found) -> bool:
+def _right(function: FunctionGraph, scores) -> bool:
     """Return whether the right rewrite is the best one of the wrong usage."""
-    if found is None:
+    if scores is None:
         return False
     usage = function.rewrites[:, 0]
     rows = np.flatnonzero(usage == usage[function.correct])
-    return bool(rows[np.argmax(np.asarray(found)[1 + rows])] == function.correct)
+    return bool(rows[np.argmax(np.asarray(scores)[1 + rows])] == function.correct)

@@ -58,8 +58,8 @@ def compiled_files(
     else:
         processes = processes or os.cpu_count() or 1
         outcomes = ordered_map(read_encoded, jobs, processes, _DIED)
-    for (_, name), (found, reasons) in zip(files, outcomes, strict=True):
-        graphs = found or []
+    for (_, name), (file_graphs, reasons) in zip(files, outcomes, strict=True):
+        graphs = file_graphs or []
         with naming(name):
             for layer in layers:
                 graphs = [layer(graph) for graph in graphs]
@@ -90,8 +90,8 @@ def compiled_pieces(
     for unit in units:
         graphs: list[Graph] = []
         skipped: list[list[str]] = []
-        for name, found, reasons in itertools.islice(outcomes, len(unit)):
-            graphs += found
+        for name, file_graphs, reasons in itertools.islice(outcomes, len(unit)):
+            graphs += file_graphs
             skipped += [[name, reason] for reason in reasons]
             if advance is not None:
                 advance(1)
@@ -237,7 +237,7 @@ class ProgramStoreJob:
             metadata=self._described,
             **self._replace,
         ) as writer:
-            left = units[writer.done :]
+            remaining = units[writer.done :]
             count = sum(map(len, units[: writer.done]))
 
             def advance(files: int) -> None:
@@ -249,17 +249,22 @@ class ProgramStoreJob:
             advance(0)
             if pool is None:
                 every = compiled_pieces(
-                    self.kind, left, self.preprocessor, self.options, processes, advance
+                    self.kind,
+                    remaining,
+                    self.preprocessor,
+                    self.options,
+                    processes,
+                    advance,
                 )
                 for graphs, report in every:
                     writer.add(graphs, report)
             else:
-                for piece in self._pieces(pool, left, writer.partial, advance):
+                for piece in self._pieces(pool, remaining, writer.partial, advance):
                     writer.take(piece)
             self.store = writer.finish()
         return self.store
 
-    def _pieces(self, pool: RayPool, left: list[Named], folder: Path, advance):
+    def _pieces(self, pool: RayPool, units: list[Named], folder: Path, advance):
         config = self.preprocessor.get_config()
         # Workers know only the library's layers; this fails before they start.
         GraphPreprocessor.from_config(config)
@@ -268,10 +273,10 @@ class ProgramStoreJob:
             encode_unit,
             [
                 (*fixed, [(os.path.abspath(path), name) for path, name in unit])
-                for unit in left
+                for unit in units
             ],
             rescue=encode_unit_isolated,
-            done=lambda index: advance(len(left[index])),
+            done=lambda index: advance(len(units[index])),
         )
 
 

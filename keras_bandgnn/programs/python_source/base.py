@@ -143,7 +143,7 @@ class BaseGraphs:
         self._context = context
         self._spans = Spans(unit.tokens)
         self._builder = RegionBuilder(unit.tree, unit.tokens, self._spans)
-        self._known: dict[object, BaseGraph | TooLarge] = {}
+        self._graphs: dict[object, BaseGraph | TooLarge] = {}
 
     def around(self, token: int, function: ast.AST | None) -> BaseGraph:
         """Return the graph for a slot at `token`.
@@ -163,12 +163,12 @@ class BaseGraphs:
         else:
             key = self._builder.window_at(token)
             make = functools.partial(self._builder.window, *key)
-        if key not in self._known:
+        if key not in self._graphs:
             try:
-                self._known[key] = BaseGraph(self._unit, self._spans, make())
+                self._graphs[key] = BaseGraph(self._unit, self._spans, make())
             except TooLarge as error:
-                self._known[key] = error
-        graph = self._known[key]
+                self._graphs[key] = error
+        graph = self._graphs[key]
         if isinstance(graph, TooLarge):
             raise graph
         return graph

@@ -276,8 +276,8 @@ def program_graphs(
     if max_instances is not None:
         builder.random("sample").shuffle(usages)
     skipped: dict[str, int] = {}
-    made = builder.graphs(usages, steps, max_nodes, skipped)
-    graphs = dict(itertools.islice(made, max_instances))
+    pairs = builder.graphs(usages, steps, max_nodes, skipped)
+    graphs = dict(itertools.islice(pairs, max_instances))
     if on_skip is not None:
         for reason in sorted(skipped):
             on_skip(reason)

@@ -11,8 +11,8 @@ class _Fields(dict):
     """Names of the fields that may hold nodes, by the class of a node."""
 
     def __missing__(self, kind: type) -> tuple[str, ...]:
-        found = tuple(name for name in kind._fields if name not in _SKIPPED)
-        self[kind] = () if issubclass(kind, ast.Constant) else found
+        fields = tuple(name for name in kind._fields if name not in _SKIPPED)
+        self[kind] = () if issubclass(kind, ast.Constant) else fields
         return self[kind]
 
 

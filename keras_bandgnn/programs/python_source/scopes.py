@@ -118,9 +118,9 @@ class Scope:
                 for name in scope.bound:
                     if name not in scope.nonlocals and name not in variables:
                         variables[name] = scope._variable(name)
-            found = [item for item in variables.values() if item and item.is_plain]
-            found.sort(key=operator.attrgetter("name"))
-            self._visible[with_module] = tuple(found)
+            visible = [item for item in variables.values() if item and item.is_plain]
+            visible.sort(key=operator.attrgetter("name"))
+            self._visible[with_module] = tuple(visible)
         return self._visible[with_module]
 
 

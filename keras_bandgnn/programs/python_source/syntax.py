@@ -25,15 +25,15 @@ class Spans:
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
-        self._known: dict[ast.AST, Span | None] = {}
+        self._cache: dict[ast.AST, Span | None] = {}
         self._children: dict[ast.AST, list[ast.AST]] = {}
 
     def of(self, node: ast.AST) -> Span | None:
         """Return (first, last); None for nodes without a token."""
         try:
-            return self._known[node]
+            return self._cache[node]
         except KeyError:
-            span = self._known[node] = self._measure(node)
+            span = self._cache[node] = self._measure(node)
             return span
 
     def children(self, node: ast.AST) -> list[ast.AST]:

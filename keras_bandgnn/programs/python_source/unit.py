@@ -70,8 +70,8 @@ class SourceUnit:
         flow.strings = strings
         flow.run()
         for inner, scope, strings in flow.inner:
-            own = getattr(inner, "name", "<lambda>")
-            self._fill(inner, ".".join([*_path(scope), own]), strings, frame)
+            inner_name = getattr(inner, "name", "<lambda>")
+            self._fill(inner, ".".join([*_path(scope), inner_name]), strings, frame)
 
     def outermost_function(self, frame: Frame) -> ast.AST | None:
         """Return the outermost `def` around a frame, ignoring lambdas."""
@@ -126,6 +126,6 @@ def _path(scope: Scope) -> list[str]:
 
 def neighbours(tokens: list[int], token: int) -> tuple[int | None, int | None]:
     """Return the elements of a sorted list just before and just after `token`."""
-    left, right = bisect_left(tokens, token), bisect_right(tokens, token)
-    before = tokens[left - 1] if left else None
+    low, right = bisect_left(tokens, token), bisect_right(tokens, token)
+    before = tokens[low - 1] if low else None
     return before, tokens[right] if right < len(tokens) else None
