@@ -151,8 +151,8 @@ def explained(x, part: str) -> Any:
         x: A batch, or a part of it.
         part: "edge", "node" or "states".
     """
-    given = x.get("explained") if isinstance(x, Mapping) else None
-    return given.get(part) if isinstance(given, Mapping) else None
+    parts = x.get("explained") if isinstance(x, Mapping) else None
+    return parts.get(part) if isinstance(parts, Mapping) else None
 
 
 def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:

@@ -203,7 +203,7 @@ def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
         return None
     if not isinstance(value, Mapping):
         refuse("element_cutoffs", "a dict from atomic numbers to Angstrom", value)
-    found = {}
+    cutoffs = {}
     for key, radius in value.items():
         # JSON has text as keys.
         element = int(key) if isinstance(key, str) and key.isdecimal() else key
@@ -215,8 +215,8 @@ def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
                 f"atomic numbers up to {LAST_ELEMENT}, and at most cutoff={cutoff:g}",
                 {element: radius},
             )
-        found[element] = radius
-    return found or None
+        cutoffs[element] = radius
+    return cutoffs or None
 
 
 def atomic_numbers(values: Any, advice: str) -> np.ndarray:

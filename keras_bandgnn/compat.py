@@ -113,7 +113,7 @@ def whole_loss(model: keras.Model, x, y, outputs, weight, training: bool = True)
     loss = model._compute_loss(
         x=x, y=y, y_pred=outputs, sample_weight=weight, training=training
     )
-    rows = next(each for each in keras.tree.flatten(x) if each is not None)
+    rows = next(leaf for leaf in keras.tree.flatten(x) if leaf is not None)
     model._loss_tracker.update_state(loss, sample_weight=rows.shape[0])
     return loss
 

@@ -264,8 +264,8 @@ class Graph:
             )
         slot = None if self.slot is None else int(rank[self.slot])
         candidates = None if self.candidates is None else rank[self.candidates]
-        kept = [] if candidates is None else candidates.tolist()
-        if min([*kept, 0 if slot is None else slot, 0]) < 0:
+        ranks = [] if candidates is None else candidates.tolist()
+        if min([*ranks, 0 if slot is None else slot, 0]) < 0:
             raise ValueError(
                 "Expected `nodes` to keep the slot and every candidate. "
                 "Received: nodes without some of them."

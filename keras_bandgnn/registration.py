@@ -52,8 +52,8 @@ def callable_entry(value: Callable) -> dict:
 
 def _has_calls(cls: type) -> bool:
     # Layers are called with tensors.
-    own = any("__call__" in vars(base) for base in cls.__mro__)
-    return own and not issubclass(cls, keras.layers.Layer)
+    is_callable = any("__call__" in vars(base) for base in cls.__mro__)
+    return is_callable and not issubclass(cls, keras.layers.Layer)
 
 
 def registered_callable(entry: Mapping, what: str) -> Callable:
@@ -99,13 +99,13 @@ def registered_class(entry: Mapping, base: type, what: str) -> type:
         cls = keras.saving.get_registered_object(registered)
     if isinstance(cls, type) and issubclass(cls, base) and cls.__name__ == name:
         return cls
-    known = [
+    names = [
         key.removeprefix(f"{PACKAGE}>")
         for key, value in keras.saving.get_custom_objects().items()
         if isinstance(value, type) and issubclass(value, base)
     ]
     raise ValueError(
         f"Expected {what}, with a `config`, and `class_name` to be one of "
-        f"{sorted(known)}. Received: class_name={name!r}. Register a custom class with "
+        f"{sorted(names)}. Received: class_name={name!r}. Register a custom class with "
         f"{_HINT} before loading."
     )
