@@ -327,7 +327,7 @@ def test_programs_of_a_task_are_bounded():
 
 
 def test_budgets_of_sequences_are_bounded(monkeypatch):
-    monkeypatch.setattr(sequence_loader, "_KEPT", 3)
+    monkeypatch.setattr(sequence_loader, "_CACHED_PLANS", 3)
     line = Graph(
         40,
         np.arange(39),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.arrays import checked_ids
+from keras_bandgnn.arrays import INT32_MAX, checked_ids
 from keras_bandgnn.checks import boolean, fraction, instance, optional, seed_number
 from keras_bandgnn.data.identity import (
     leaks,
@@ -41,12 +41,12 @@ class NodePairs:
 
     def __post_init__(self):
         senders, receivers = (
-            checked_ids(name, getattr(self, name), _MOST, "2**31 - 1")
+            checked_ids(name, getattr(self, name), INT32_MAX, "2**31 - 1")
             for name in ("senders", "receivers")
         )
         types = np.zeros(len(senders), np.int32)
         if self.types is not None:
-            types = checked_ids("types", self.types, _MOST, "2**31 - 1")
+            types = checked_ids("types", self.types, INT32_MAX, "2**31 - 1")
         if not len(senders) == len(receivers) == len(types):
             raise ValueError(
                 "Expected as many `senders` as `receivers` and `types`. Received: "
@@ -83,7 +83,6 @@ class NodePairs:
 
 
 FIELDS = ("senders", "receivers", "types")
-_MOST = 2**31 - 1
 
 
 def as_pairs(name: str, pairs, num_nodes: int, num_types: int | None = None):
@@ -104,7 +103,7 @@ def as_pairs(name: str, pairs, num_nodes: int, num_types: int | None = None):
                 f"sender, receiver and type. Received: {name} of {shape}. Write "
                 "NodePairs(senders, receivers, types)."
             )
-        columns = [checked_ids(name, c, _MOST, "2**31 - 1") for c in array.T]
+        columns = [checked_ids(name, c, INT32_MAX, "2**31 - 1") for c in array.T]
         pairs = NodePairs(*columns)
     largest = max(
         int(pairs.senders.max(initial=-1)), int(pairs.receivers.max(initial=-1))

@@ -27,7 +27,7 @@ _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
 _CANDIDATES = 160
 # It begins to choose when about this many average graphs still fit; earlier where
 # many resources have to be filled evenly.
-_CHOSEN = 2.0
+_LAST_GRAPHS = 2.0
 _BALANCED = 10.0
 
 
@@ -119,12 +119,12 @@ def pack_best_fit(
     mean = sizes[order].mean(axis=0)
     share = sizes * (weight / np.maximum(capacity, 1))
     value = share.sum(axis=1)
-    open_graphs = _CHOSEN
+    open_graphs = _LAST_GRAPHS
     if balanced:
         room = (capacity / np.maximum(mean, 1)).min()
-        open_graphs = max(_CHOSEN, min(_BALANCED, room / 2))
+        open_graphs = max(_LAST_GRAPHS, min(_BALANCED, room / 2))
         # What is left beyond this is chosen in proportion.
-        aim = np.ceil(_CHOSEN * mean), 1 / np.maximum(capacity, 1), weight
+        aim = np.ceil(_LAST_GRAPHS * mean), 1 / np.maximum(capacity, 1), weight
     reserve = np.ceil(open_graphs * mean).astype(np.int64)
     pool, following, out = order[:window], window, []
     while pool.size:

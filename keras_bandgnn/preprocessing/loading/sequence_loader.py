@@ -33,7 +33,7 @@ ORDERS = ("random", "clusters")
 # Sequences from which the number of edges is estimated.
 _TRIED = 16
 # Plans whose budgets are kept.
-_KEPT = 64
+_CACHED_PLANS = 64
 # Epochs whose sequences are kept: the current one, and the next, which is built ahead.
 _EPOCHS = 2
 
@@ -242,7 +242,7 @@ class SequenceComposer(Composer):
             batcher = self._batchers.pop(str(plan), None)
             batcher = batcher or DynamicBatcher(1, budget=dict(self._budget))
             self._batchers[str(plan)] = self._batcher = batcher
-            while len(self._batchers) > _KEPT:
+            while len(self._batchers) > _CACHED_PLANS:
                 del self._batchers[next(iter(self._batchers))]
             self._epochs: collections.OrderedDict = collections.OrderedDict()
             loader = self.at(epoch).loader
