@@ -23,7 +23,7 @@ def sublayers(model: keras.Model) -> list:
 
 
 def tracker_type(value) -> type:
-    """Return the class of what Keras tracks variables and layers of an object with."""
+    """Return the class of Keras that tracks the variables and layers of an object."""
     return type(value._tracker)
 
 
@@ -58,12 +58,12 @@ class _Derived:
 
 
 def derived(model: keras.Model) -> dict:
-    """Return what is computed from a model and cached: other models, compiled calls."""
+    """Return the cache of a model: other models and compiled calls derived from it."""
     return model.__dict__.setdefault("_derived", _Derived()).values
 
 
 def forget_programs(model: keras.Model) -> None:
-    """Discard compiled steps and what is derived from a model.
+    """Discard the compiled steps and derived objects of a model.
 
     Call it when the model computes something else than before.
     """
@@ -74,7 +74,7 @@ def forget_programs(model: keras.Model) -> None:
 
 
 def forget_steps(model: keras.Model) -> None:
-    """Discard what is derived from the arguments of `compile`."""
+    """Discard the objects derived from the arguments of `compile`."""
     for name in ("records", "loops", "built"):
         derived(model).pop(name, None)
 
@@ -382,7 +382,7 @@ def writes(target) -> bool:
 
 
 def may_be_view(target) -> bool:
-    """Return whether what an operation that torch has recorded returns may be a view.
+    """Return whether an operation that torch has recorded may return a view.
 
     It may also be an input that the operation has changed.
     """

@@ -89,7 +89,7 @@ def tune_process(memory: bool = True, products: bool = True) -> dict[str, str]:
 
 
 def restore_process() -> None:
-    """Take back what `tune_process` has set, and return freed memory to the system.
+    """Undo `tune_process`, and return freed memory to the system.
 
     Threads that share one heap keep sharing it.
     """

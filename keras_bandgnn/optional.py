@@ -7,7 +7,7 @@ from types import ModuleType
 def optional_import(
     module: str, package: str, purpose: str = "", instead: str = ""
 ) -> ModuleType:
-    """Import a module, or raise an error that says what to install.
+    """Import a module, or raise an error that names the package to install.
 
     Args:
         module: Name of the module, such as `"ase.neighborlist"`.

@@ -1,4 +1,4 @@
-"""`Assembler`: what graphs need of a batch, and the arrays of batches of them."""
+"""`Assembler`: sizes of graphs in a batch, and the arrays of batches of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

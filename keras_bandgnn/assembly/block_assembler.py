@@ -23,7 +23,7 @@ _MOST_ENTRIES = 1 << 22
 
 
 class BlockAssembler(BatchAssembler):
-    """Batches as without a schedule, and what each step has to update.
+    """Batches as without a schedule, and the blocks that each step updates.
 
     A node is active in step t of T if a read node is at most T - 1 - t edges away, a
     block if one of its nodes is. The blocks are sorted by their last active step, so
@@ -69,7 +69,7 @@ class BlockAssembler(BatchAssembler):
         return step_resource(f"block:{self.banded.block_size}", step)
 
     def sizes(self) -> dict[str, np.ndarray]:
-        """Return what each graph needs, resource -> int64 [n]."""
+        """Return the needs of each graph, resource -> int64 [n]."""
         table = resource_sizes(self.parts, self._whole.plan, self.num_types)
         steps = self.plan.schedule.steps
         size = self.banded.block_size

@@ -154,7 +154,7 @@ class PaddedRows:
 
 
 def picked_rows(ids: Sequence[np.ndarray], capacity: int, what="rows") -> PaddedRows:
-    """Return the padded rows that ids name, whatever graphs they belong to.
+    """Return the padded rows that ids name, of any graphs.
 
     Args:
         ids: Of each supergraph int64 [n], rows of a column.

@@ -61,7 +61,7 @@ class ScheduleAssembler(BatchAssembler):
         return ScheduleTable.of(part, self.plan.schedule)
 
     def sizes(self) -> dict[str, np.ndarray]:
-        """Return what each graph needs, resource -> int64 [n]."""
+        """Return the needs of each graph, resource -> int64 [n]."""
         if self._table is not None:
             return self._sizes(self.parts[0], self._table)
         pieces = [piece for part in self.parts for piece in pieces_of(part)]
@@ -143,7 +143,7 @@ class ScheduleAssembler(BatchAssembler):
         return ids, layout, table
 
     def _needed(self, steps: Sequence, number: int, first: int) -> dict[str, int]:
-        """Return what the steps of one of several supergraphs need.
+        """Return the needs of the steps of one of several supergraphs.
 
         The first and the last list keep all rows: their features are read, and labels.
 

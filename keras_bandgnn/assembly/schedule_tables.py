@@ -1,4 +1,4 @@
-"""`ScheduleTable`: what each step of a receptive field computes, for many graphs."""
+"""`ScheduleTable`: rows and edges of each step of a receptive field, of many graphs."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ _CHUNK = 300_000
 
 @dataclasses.dataclass
 class StepTable:
-    """One propagation step: from the rows of the list before to those of its own.
+    """One propagation step, from the rows of the preceding list to the next.
 
     Ids count within each graph's part of a list.
 

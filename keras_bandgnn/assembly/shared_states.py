@@ -38,7 +38,7 @@ def equal_rows(colour: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass
 class StepRows:
-    """What a step computes of one supergraph.
+    """The rows and edges of a step in one supergraph.
 
     Args:
         state: int32 [R], row of the old state of each row in the list before.

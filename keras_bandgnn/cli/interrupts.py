@@ -1,4 +1,4 @@
-"""Ends a command within seconds of Ctrl-C or SIGTERM, whatever it is doing.
+"""Ends a command within seconds of Ctrl-C or SIGTERM, even inside native code.
 
 An exception raised from a signal handler may be swallowed by the library that happens
 to be running, and can crash a backend in the middle of a call. So the handler only
@@ -135,7 +135,7 @@ def _watch(pipe: socket.socket) -> None:
 
 
 def end_process(code: int) -> None:
-    """End this process immediately, whatever its threads are doing.
+    """End this process immediately, even while threads are inside native code.
 
     A regular interpreter exit frees objects that backend threads still use, which can
     crash.
@@ -159,7 +159,7 @@ def _flush() -> None:
 
 
 def _silence() -> None:
-    """Drop what is printed by threads that fail as the process ends, as in a pool."""
+    """Discard the output of threads that fail as the process ends, as in a pool."""
     sys.stderr = io.StringIO()
 
 

@@ -72,7 +72,7 @@ def stage(text: str) -> tuple[int, dict[str, float]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML has it: texts for what a type of an option parses."""
+    """Return a value as TOML has it: text for options that parse it."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, tuple) and isinstance(value[1], dict):
@@ -461,7 +461,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def from_json(values: Mapping) -> dict[str, Any]:
-    """Return the options of a run of version 0.2.0, in JSON, as those of a recipe."""
+    """Return the options of a run of version 0.2.0, in JSON, as options of a recipe."""
     names = ("schedule", "atom_energies", "element_cutoffs")
     pairs = {name: list(map(tuple, values.get(name) or ())) for name in names}
     return {**values, **{name: _plain(entries) for name, entries in pairs.items()}}
@@ -527,7 +527,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read(file: Path) -> argparse.Namespace:
-    """Return the options of a recipe, parsed as those of a command line.
+    """Return the options of a recipe, parsed like a command line.
 
     Raises:
         OptionError: If the file has no valid recipe.

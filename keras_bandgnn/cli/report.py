@@ -104,7 +104,7 @@ def left_out(
     say: Callable[[str], None] = say,
     limit: int = 20,
 ) -> None:
-    """Print what was skipped.
+    """Print the skipped items.
 
     Args:
         reasons: (file, reason) pairs; a reason begins with its kind, up to a colon.

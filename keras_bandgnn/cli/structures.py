@@ -96,7 +96,7 @@ def evaluate(task, options: argparse.Namespace) -> None:
 
 
 def predict(task, options: argparse.Namespace) -> int:
-    """Print and write what a model says of frames; return the exit code.
+    """Print and write a model's predictions for frames; return the exit code.
 
     Args:
         task: A regressor over atoms, or an `Ensemble` of such.

@@ -52,7 +52,7 @@ def check_run(options: argparse.Namespace, data: Mapping, work: Path) -> None:
 
 
 def _saved_recipe(work: Path) -> tuple[Mapping, Mapping]:
-    """Return the recipe of an interrupted run, and what identifies its graphs."""
+    """Return the recipe of an interrupted run, and the identity of its graphs."""
     from keras_bandgnn.data.reading import read_json
 
     if (work / recipes.FILE).is_file():

@@ -374,7 +374,7 @@ def merged_groups(*keys: Sequence[Hashable]) -> list[int]:
 
 
 def _plain(molecule: Any) -> Any:
-    """Return a molecule without what graphs of molecules do not have."""
+    """Return a molecule without the properties that graphs of molecules lack."""
     chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
     none = chem.BondStereo.STEREONONE
     if not any(

@@ -344,7 +344,7 @@ class StoreWriter:
 
     @property
     def done(self) -> int:
-        """Number of finished units, including those of an earlier run."""
+        """Number of finished units, including units of an earlier run."""
         return len(self._units)
 
     @property
@@ -516,7 +516,7 @@ class StoreWriter:
         self._remove_other_files({PROGRESS})
 
     def _remove_other_files(self, names: set[str]) -> None:
-        """Remove all files except `names` and those of finished units."""
+        """Remove all files except `names` and files of finished units."""
         names = names | {unit["file"] for unit in self._units}
         for file in self.partial.iterdir():
             if file.name not in names:

@@ -1,4 +1,4 @@
-"""`attention`: how much of what the head reads came along each edge."""
+"""`attention`: the share of the head's inputs that came along each edge."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ class EdgePlaces(NamedTuple):
     num_model: int
 
     def to_caller(self, scores: np.ndarray) -> np.ndarray:
-        """Return the scores of the caller's edges from those of the model's."""
+        """Map scores of the model's edges to the caller's edges."""
         out = np.zeros(len(self.senders), np.float32)
         np.add.at(out, self.caller, scores[self.model] * self.share)
         return out

@@ -1,4 +1,4 @@
-"""`Explanation`: what a prediction for one graph rests on."""
+"""`Explanation`: scores of the nodes and edges behind a prediction for one graph."""
 
 import dataclasses
 from typing import Any
@@ -57,7 +57,7 @@ class Explanation:
 
     @property
     def residual(self) -> float | None:
-        """What integrated gradients miss of `output - baseline`; None for others."""
+        """Error of integrated gradients of `output - baseline`; None for others."""
         if self.baseline is None:
             return None
         total = float(self.node.sum()) + float(self.edge.sum()) + self.rest

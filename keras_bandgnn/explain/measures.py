@@ -115,7 +115,7 @@ def fidelity(
     share: float = 0.2,
     level: str = "edge",
 ) -> Fidelity:
-    """Measure whether what explanations select is necessary, and whether it suffices.
+    """Measure whether the selection of explanations is necessary and sufficient.
 
     Selected is the `share` of the edges (or nodes) of each graph with the largest
     scores. The model sees the graphs without them, and with them alone: edges are
@@ -210,7 +210,7 @@ def sparsity(
 def ground_truth_auc(
     explanations: Sequence[Explanation], truth: Sequence, level: str = "edge"
 ) -> np.ndarray:
-    """Return how well scores rank what is known to matter, as the area under the ROC.
+    """Return how well scores rank the true edges or nodes, as the area under the ROC.
 
     Args:
         explanations: The explanations.

@@ -128,7 +128,7 @@ class Probe:
         return varied
 
     def inputs(self, batch) -> dict:
-        """Return what is varied by name, as it is in the batch.
+        """Return the varied inputs by name, as they are in the batch.
 
         Features of numbers are float [G, N, ...], embedded ids float [G, N, H]; `EDGE`
         are the factors of edges, float [G, E], all 1.

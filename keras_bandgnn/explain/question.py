@@ -1,4 +1,4 @@
-"""What is asked about graphs, on the host, and the explanations from the answers."""
+"""Host side of explanations: inputs, selection of targets, and scores by graph."""
 
 import types
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,19 +46,19 @@ class Case(NamedTuple):
     index: int | None
 
     def node_scores(self, values: np.ndarray) -> np.ndarray:
-        """Return rows of the caller's nodes from those of the batch, [G, N, ...]."""
+        """Map rows of the batch, [G, N, ...], to the caller's nodes."""
         rows = values[self.rows.group, self.rows.nodes]
         out = np.zeros((self.graph.num_nodes, *rows.shape[1:]), np.float32)
         out[self.nodes] = rows
         return out
 
     def edge_scores(self, values: np.ndarray) -> np.ndarray:
-        """Return scores of the caller's edges from those of the batch, [G, E]."""
+        """Map scores of the batch, [G, E], to the caller's edges."""
         return self.edges.to_caller(values[self.rows.group, self.rows.edges])
 
 
 class Question(NamedTuple):
-    """What is asked about some graphs.
+    """The request for explanations of some graphs.
 
     Attributes:
         task: The task.
@@ -292,7 +292,7 @@ def _per_graph(name: str, value, count: int, default: int) -> np.ndarray:
 
 
 def _source(items: Items, number: int):
-    """Return what the caller passed for a graph; None if it is compiled already."""
+    """Return the caller's item of a graph; None if it is compiled already."""
     if items.positions is not None:
         return items.source[items.number(number)]
     graphs = items.graphs

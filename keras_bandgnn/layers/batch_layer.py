@@ -61,7 +61,7 @@ class BatchLayer(keras.layers.Layer):
         return super().__call__(*args, **kwargs)
 
     def prepare(self, batch):
-        """Return what calls take of a batch, computed once for several layers."""
+        """Precompute the part of a batch that several layers share."""
         return batch
 
     def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
@@ -74,7 +74,7 @@ class BatchLayer(keras.layers.Layer):
         """
 
     def _read(self, batch):
-        """Return what the layer reads of a batch; a result of `prepare` as it is."""
+        """Select the layer's parts of a batch; return a prepared one as it is."""
         if not any(isinstance(batch.get(part), Mapping) for part in self.reads):
             return batch
         read = {
@@ -110,7 +110,7 @@ def receiver_rows(states, batch):
 
 
 def hop_batch(batch, number: int):
-    """Return what a layer reads of a sampled batch, in which layers are trimmed.
+    """Return the batch of one hop of a sampled batch, for trimmed layers.
 
     Args:
         batch: A sampled batch with `"hops"`; see `keras_bandgnn.batch`.
@@ -265,7 +265,7 @@ def prepare_plan(batch, num_nodes: int, num_types: int, dtype, use_bias, reduce)
 
 
 def log_factor(factor):
-    """Return what factors of edges add to the logits of attention, or None.
+    """Return the logarithm of edge factors, which attention logits add, or None.
 
     An edge with the factor f counts f times in the softmax, one with 0 not at all.
 

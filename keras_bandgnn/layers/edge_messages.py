@@ -1,4 +1,4 @@
-"""`EdgeMessages`: rows of edges from those of nodes, and back, without a plan."""
+"""`EdgeMessages`: rows of edges from rows of nodes, and back, without a plan."""
 
 from typing import NamedTuple
 
@@ -92,7 +92,7 @@ class EdgeMessages(NamedTuple):
         return operation(*arguments, self.sender, self.receiver)
 
     def fused_sum(self, operation, *arguments):
-        """Return what `fused` does, of operations whose result has rows of nodes."""
+        """Run `fused` for operations whose result has rows of nodes."""
         total = self.fused(operation, *arguments)
         return None if total is None else total[:, : self.num_nodes]
 

@@ -113,7 +113,7 @@ class GINConvolution(BatchLayer):
         self.built = True
 
     def prepare(self, batch):
-        """Compute what several layers share per batch, without edge states.
+        """Precompute the part of a batch that layers without edge states share.
 
         Args:
             batch: A batch.

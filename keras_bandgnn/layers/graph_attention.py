@@ -151,7 +151,7 @@ class GraphAttention(BatchLayer):
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     def _fused(self, rows, sent, received, ends, training):
-        """Return what `_composed` does by one operation, or None."""
+        """Compute `_composed` as one operation, or return None."""
         shapes = (*ops.shape(ends[0]), self.num_heads), ops.shape(sent)
 
         def dropped():

@@ -132,7 +132,7 @@ class GraphConvolution(BatchLayer):
             )
 
     def prepare(self, batch):
-        """Compute what several layers with equal `num_edge_types` share per batch.
+        """Precompute the part of a batch that layers of equal `num_edge_types` share.
 
         Args:
             batch: A batch.

@@ -208,7 +208,7 @@ class LinkScorer(BatchLayer):
         return ops.take(weight, ops.cast(pair["type"], "int32"), axis=0)
 
     def _maps(self, states, pair):
-        """Return what the hidden layer adds up: of senders, receivers and relations."""
+        """Return the terms of the hidden layer: of senders, receivers and relations."""
         relation = self._relation_rows(pair) if self.num_relations else 0.0
         return self.sender_dense(states), self.receiver_dense(states), relation
 

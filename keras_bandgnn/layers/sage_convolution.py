@@ -108,7 +108,7 @@ class SAGEConvolution(BatchLayer):
         self.built = True
 
     def prepare(self, batch):
-        """Compute what several layers share per batch, without edge states.
+        """Precompute the part of a batch that layers without edge states share.
 
         Args:
             batch: A batch.

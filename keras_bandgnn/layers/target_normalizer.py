@@ -291,7 +291,7 @@ class TargetNormalizer(BatchLayer):
 
     @property
     def level(self) -> str:
-        """What the labels belong to: "graph", "node" or "edge"."""
+        """Level of the labels: "graph", "node" or "edge"."""
         return "graph" if self.mode == "atom" else self.mode
 
     @property
@@ -407,7 +407,7 @@ class TargetNormalizer(BatchLayer):
         return shift + over_devices(values)
 
     def constants(self, elements) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is added to the predictions of a graph, in double precision.
+        """Return the offset of the predictions of a graph, in double precision.
 
         Args:
             elements: Ids of the nodes, int [N].

@@ -141,7 +141,7 @@ class Hardware:
 
 
 def machine(dtype: str = "float32") -> str:
-    """Return what times depend on besides the work: device, backend, versions."""
+    """Return the environment that times depend on: device, backend, versions."""
     kind, device = backend.device()
     device = f"{cpu_model()}, {os.cpu_count()} cores" if kind == "cpu" else device
     name = f"{keras.backend.backend()} {backend.version()}, Keras {keras.version()}"

@@ -1,4 +1,4 @@
-"""`ReachabilityFilter`: drop the nodes that cannot influence what is read."""
+"""`ReachabilityFilter`: drop the nodes that cannot influence the output."""
 
 import keras
 import numpy as np

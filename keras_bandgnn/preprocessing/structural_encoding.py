@@ -1,4 +1,4 @@
-"""`StructuralEncoding`: what the edges tell about each node, as node features."""
+"""`StructuralEncoding`: positional encodings from the edges, as node features."""
 
 import keras
 import numpy as np

@@ -36,7 +36,7 @@ _FUNCTION = {"name": str, "line": int, "source": str}
 
 @dataclass(frozen=True)
 class CorpusFunction:
-    """A function of a corpus and what it may refer to.
+    """A function of a corpus and the names that it may refer to.
 
     Attributes:
         name: Its qualified name, such as `Cache.get`.
@@ -127,7 +127,7 @@ def read_corpus(
 
 
 def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
-    """Return what a corpus says of the packages of a split that have functions.
+    """Return the summaries of the packages of a split that have functions.
 
     Args:
         path: See `read_corpus`.

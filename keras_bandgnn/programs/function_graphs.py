@@ -1,4 +1,4 @@
-"""`function_graph`: a function with all its usages and what could stand there."""
+"""`function_graph`: a function with all its usages and their possible rewrites."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

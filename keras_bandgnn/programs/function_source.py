@@ -1,4 +1,4 @@
-"""`FunctionSource`: a function parsed with what it sees of its module."""
+"""`FunctionSource`: a function parsed with the names that it sees of its module."""
 
 import ast
 import functools
@@ -54,7 +54,7 @@ class FoundUsage:
 
 
 class FunctionSource:
-    """A function parsed with what it sees of its module.
+    """A function parsed with the names that it sees of its module.
 
     Module variables stand before the function as assignments, and functions and methods
     that its text names as empty definitions, so that names in it resolve.
@@ -173,7 +173,7 @@ def _definitions(
     signatures: Mapping[str, Iterable[str]],
     name: str,
 ) -> str:
-    """Return lines that define what the function names, up to its own line."""
+    """Return lines that define the names in a function, up to its first line."""
     indent = source[: len(source) - len(source.lstrip(" \t"))]
     owner, _, short_name = name.rpartition(".")
     words = (
@@ -290,7 +290,7 @@ class _Value:
 
     @functools.cached_property
     def text(self) -> str | None:
-        """What equal values have in common; None if something is called."""
+        """Return the key that equal values share; None if something is called."""
         if any(isinstance(part, _CALLS) for part in walk(self.node)):
             return None
         return ast.dump(self.node)

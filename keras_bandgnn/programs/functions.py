@@ -1,4 +1,4 @@
-"""Functions of a module, with what they see of it."""
+"""Functions of a module, with the names that they see of it."""
 
 import ast
 import re
@@ -79,7 +79,7 @@ def _says_generated(head: str) -> bool:
 
 
 def read_module(path: str, source: str | bytes) -> dict:
-    """Return the functions of a module, and what they may refer to.
+    """Return the functions of a module, and the names that they may refer to.
 
     Args:
         path: Path of the module in its package.

@@ -121,7 +121,7 @@ def text_usages(
     part: tuple[int, int],
     start: int = 0,
 ) -> UsagePieces:
-    """Return what `read_usages` does, for a text that may not be in a file.
+    """Run `read_usages` for a text that may not be in a file.
 
     Args:
         source: Python source.

@@ -186,7 +186,7 @@ def check_classes(path: Path, value: Any) -> None:
 
 
 def _unknown_class(entry: Mapping) -> tuple[str, str]:
-    """Return the name of a class that is not known, and what to do."""
+    """Return the name of an unknown class, and advice."""
     registered, module = entry.get("registered_name"), entry.get("module")
     # A file whose two names differ was not written by this library.
     if not isinstance(registered, str) or not registered.endswith(
@@ -406,7 +406,7 @@ def member_names(count: int) -> list[str]:
 
 
 def ensemble_names(path: Path, count: int) -> tuple[str, ...]:
-    """Return what the folder of an ensemble may hold, for `check_target`.
+    """Return the entries that the folder of an ensemble may have, for `check_target`.
 
     Args:
         path: The folder; an ensemble that is there is replaced with all its members.

@@ -53,7 +53,7 @@ class _Progress:
         self._training = True
 
     def on_train_end(self, logs=None):
-        """Note that evaluations are on their own again."""
+        """Note that evaluations are no longer validations."""
         self._training = False
 
     def on_epoch_begin(self, epoch, logs=None):

@@ -97,7 +97,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         self._guard.on_train_begin()
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Note what the batches of the epoch hold."""
+        """Note the real and padded sizes of the epoch's batches."""
         self._waiting = None
         resumed = self.loader.resumed_batches
         usage = self.loader.usage().items()

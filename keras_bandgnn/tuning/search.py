@@ -96,7 +96,7 @@ def is_worker() -> bool:
 
 
 class _Oracle:
-    """Repeats trials from their start, and restores what workers do not transmit.
+    """Repeats trials from the start, and restores values that workers do not transmit.
 
     `ended(trial)` is called with every finished trial.
     """

@@ -1,4 +1,4 @@
-"""QM9 as bond graphs (tf-gnn-samples), and what its formats share."""
+"""QM9 as bond graphs (tf-gnn-samples), and the code that its formats share."""
 
 import io
 import re

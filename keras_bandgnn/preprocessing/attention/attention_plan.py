@@ -1,4 +1,4 @@
-"""`AttentionPlan`: what a batch holds for the attention of graph transformers."""
+"""`AttentionPlan`: the arrays of a batch for the attention of graph transformers."""
 
 from collections.abc import Mapping
 

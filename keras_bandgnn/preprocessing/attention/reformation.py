@@ -27,7 +27,7 @@ LADDER = (0.0, 1.0, 1.5, 5.0, 7.0, 10.0, math.inf)
 
 @dataclasses.dataclass(frozen=True)
 class Reformation:
-    """Dense tiles of a graph, and what they mean for its edges.
+    """Dense tiles of a graph, and the edges that they cover.
 
     An edge that no tile covers can stay a single edge, so that nothing is lost, or be
     dropped if it is transferred, as the paper does.

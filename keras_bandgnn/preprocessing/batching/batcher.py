@@ -240,7 +240,7 @@ class Batcher(HostLayer):
         )
 
     def _warning(self, sizes: Mapping, large: np.ndarray, larger: Mapping) -> str:
-        """Describe which graphs exceed the budget, how far, and what it costs."""
+        """Describe which graphs exceed the budget, how far, and at which cost."""
         numbers = np.flatnonzero(large)
         named = ", ".join(str(number) for number in numbers[:_NAMED])
         named += ", ..." if len(numbers) > _NAMED else ""

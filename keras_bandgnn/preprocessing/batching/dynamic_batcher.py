@@ -32,7 +32,7 @@ _BALANCED = 10.0
 
 
 def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of additive resources, and int64 [n, R] what each graph needs.
+    """Return the names of additive resources, and each graph's needs, int64 [n, R].
 
     "node" and "edge" come first, "graph" (1 each) last.
     """

@@ -96,7 +96,7 @@ class AtomsEncoder(GraphEncoder):
         return graph.replace(**changes)
 
     def content(self, item: Any) -> bytes:
-        """Return numbers, positions, cell and what is read besides."""
+        """Return numbers, positions, cell and the labels."""
         if not self.accepts(item):
             return repr(item).encode()
         arrays = [

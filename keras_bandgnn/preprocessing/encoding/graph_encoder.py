@@ -131,7 +131,7 @@ class GraphEncoder(GraphLayer):
         return ()
 
     def learn(self, items: Iterable[Any]) -> None:
-        """Set what is learnt from data."""
+        """Learn vocabularies and the like from data."""
 
     def adapt(self, items: Any) -> "GraphEncoder":
         """Learn vocabularies and the like from data, and return the encoder.

@@ -210,7 +210,7 @@ class NetworkXEncoder(GraphEncoder):
         return inputs or None
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor, with what `adapt` learnt."""
+        """Return the arguments of the constructor, with the results of `adapt`."""
         config = {**self.attributes, "edge_type": self.edge_type}
         return {**super().get_config(), **config}
 

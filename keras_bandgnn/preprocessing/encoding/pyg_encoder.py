@@ -156,7 +156,7 @@ class PyGEncoder(GraphEncoder):
         return inputs or None
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor, with what `adapt` learnt."""
+        """Return the arguments of the constructor, with the results of `adapt`."""
         config = {
             "levels": self.levels,
             "node_inputs": self.node_inputs,

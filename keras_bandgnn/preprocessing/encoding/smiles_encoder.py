@@ -126,7 +126,7 @@ class SmilesEncoder(GraphEncoder):
         return repr(item).encode() if not self.accepts(item) else item.ToBinary()
 
     def group(self, item: Any) -> bytes:
-        """Return the canonical SMILES string without what graphs do not have."""
+        """Return the canonical SMILES string without properties that graphs lack."""
         from keras_bandgnn.data.converters.smiles import parse_smiles
         from keras_bandgnn.data.identity import molecule_key
 

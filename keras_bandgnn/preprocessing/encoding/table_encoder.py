@@ -28,7 +28,7 @@ _OF_GRAPHS = {"edge_index", "senders", "node", "edge"}
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class TableEncoder(GraphEncoder):
-    """Converts rows of a table, of which one column holds what another encoder takes.
+    """Converts rows of a table, one column of which holds inputs of another encoder.
 
     Rows are those of a pandas data frame, or dicts. Further columns, such as a solvent
     or a temperature, become a feature of every node of the row's graph, which backbones
@@ -159,7 +159,7 @@ class TableEncoder(GraphEncoder):
             )
 
     def categories(self) -> dict[str, list[str]]:
-        """Return those of the column's encoder, and the columns with categories."""
+        """Return the categories of the column's encoder and of the other columns."""
         inner = self.encoder.categories()
         columns = several_categories(self.context or {})
         return {**inner, "node": [*inner.get("node", []), *columns]}
@@ -193,7 +193,7 @@ class TableEncoder(GraphEncoder):
         return self.encoder.content(item.get(self.column)) + b"\0" + cells
 
     def group(self, item: Any) -> bytes:
-        """Return what rows of one molecule share, whatever their other cells."""
+        """Return the key that rows of one molecule share."""
         if not self.accepts(item) or self.encoder is None:
             return self.content(item)
         return self.encoder.group(item.get(self.column))
@@ -213,7 +213,7 @@ class TableEncoder(GraphEncoder):
         return self.encoder.edge_inputs()
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor, with what `adapt` learnt."""
+        """Return the arguments of the constructor, with the results of `adapt`."""
         encoder = self.encoder
         if encoder is not None:
             encoder = class_entry(encoder, encoder.plain_config())

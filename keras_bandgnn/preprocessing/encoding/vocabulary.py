@@ -1,4 +1,4 @@
-"""What attributes of items are: numbers, or categories with a vocabulary."""
+"""Kinds of attributes of items: numbers, or categories with a vocabulary."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ _SPECS = ({"number"}, {"number", "mean", "std"}, {"category"})
 
 
 def _kind(value: Any) -> str | None:
-    """Return "category" or "number", or None for what is neither."""
+    """Return "category" or "number", or None for other values."""
     if isinstance(value, str | bool | np.bool_):
         return "category"
     array = _array(value)
@@ -77,7 +77,7 @@ def learn_attributes(
     specs: Mapping[str, Any],
     standardize: bool = False,
 ) -> dict[str, dict]:
-    """Return what the attributes of nodes, edges or graphs are.
+    """Learn the shapes or categories of attributes of nodes, edges or graphs.
 
     Args:
         what: "node", "edge" or "graph", for errors.

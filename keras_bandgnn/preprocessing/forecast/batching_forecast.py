@@ -1,4 +1,4 @@
-"""`BatchingForecast`: what training steps will cost under each batching algorithm."""
+"""`BatchingForecast`: the cost of training steps under each batching algorithm."""
 
 import dataclasses
 import time
@@ -33,7 +33,7 @@ _EPOCH_SECONDS, _VISIT_SECONDS, _LEAST_SECONDS = 0.7, 0.15, 2.0
 
 @dataclasses.dataclass(frozen=True)
 class AlgorithmForecast:
-    """What training under one algorithm will cost.
+    """The cost of training under one algorithm.
 
     Attributes:
         algorithm: `"dynamic"`, `"constant"`, `"64"` or `"power_of_two"`.

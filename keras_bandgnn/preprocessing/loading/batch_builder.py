@@ -48,7 +48,7 @@ class Composer:
         raise NotImplementedError
 
     def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
-        """Return what the steps of an epoch hold, see `Loader.usage`.
+        """Return the real and padded sizes of an epoch's steps; see `Loader.usage`.
 
         Without sizes of each id all steps hold as much in the mean.
         """

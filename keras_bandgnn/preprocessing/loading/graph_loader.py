@@ -260,7 +260,7 @@ class GraphComposer(Composer):
         ]
 
     def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
-        """Return what steps hold, see `Loader.usage`.
+        """Return the real and padded sizes of steps; see `Loader.usage`.
 
         Args:
             supergraphs: Those of an epoch.
@@ -321,7 +321,7 @@ def _show_shapes_first(order: np.ndarray, budgets: Sequence[Mapping]) -> list[in
 def make_assembler(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
 ) -> tuple:
-    """Return the assembler of a plan's batches, and what each graph needs.
+    """Return the assembler of a plan's batches, and the needs of each graph.
 
     Args:
         parts: The graphs.

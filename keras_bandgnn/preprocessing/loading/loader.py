@@ -215,12 +215,12 @@ class Loader(keras.utils.PyDataset):
 
     @property
     def sizes(self) -> Mapping[str, np.ndarray]:
-        """Resource -> int64 [n], what graphs need; or [1], what an epoch needs."""
+        """Resource -> int64 [n], needs of graphs; or [1], needs of an epoch."""
         return self.composer.sizes
 
     @property
     def item(self) -> str:
-        """What an epoch deals out: "graph", "item" of a sampler, "pair", "sequence"."""
+        """Unit of an epoch: "graph", "item" of a sampler, "pair", "sequence"."""
         return self.composer.item
 
     @property
@@ -265,7 +265,7 @@ class Loader(keras.utils.PyDataset):
         return self._builder.composition(epoch)
 
     def usage(self, epoch: int | None = None) -> dict[str, np.ndarray]:
-        """Return what the batches of an epoch hold, from the sizes of the graphs.
+        """Return the sizes of an epoch's batches, real and padded.
 
         Args:
             epoch: Number of the epoch; the current one if omitted.
@@ -393,7 +393,7 @@ class Loader(keras.utils.PyDataset):
         self._builder.stop()
 
     def on_epoch_end(self) -> None:
-        """Move on to the next epoch, whole and in its own order."""
+        """Move on to the next epoch, from its first batch."""
         if self.shuffle:
             self.epoch += 1
         if not self._hold_resume:

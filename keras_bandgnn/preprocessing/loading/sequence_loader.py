@@ -277,7 +277,7 @@ class SequenceComposer(Composer):
         ]
 
     def usage(self, supergraphs: Sequence[Supergraph]) -> dict[str, np.ndarray]:
-        """Return what the steps of an epoch hold, see `Loader.usage`."""
+        """Return the real and padded sizes of an epoch's steps; see `Loader.usage`."""
         _, epoch, _ = supergraphs[0].key
         return self.at(epoch).loader.composer.usage(supergraphs)
 

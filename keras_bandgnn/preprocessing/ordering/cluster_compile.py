@@ -1,4 +1,4 @@
-"""`ClusterCompile`: nodes by a few large clusters, and by what fills tiles inside."""
+"""`ClusterCompile`: nodes by a few large clusters, ordered inside to fill tiles."""
 
 import dataclasses
 import math

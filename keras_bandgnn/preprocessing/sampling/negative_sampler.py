@@ -83,7 +83,7 @@ class NegativeSampler:
         step: int = 0,
         undirected: bool = False,
     ) -> NodePairs:
-        """Return K negatives for each pair, those of a pair one after the other.
+        """Return K negatives for each pair, one pair after the other.
 
         They follow from the arguments alone.
 
@@ -193,7 +193,7 @@ class NegativeSampler:
     def _sides(
         self, kind, ends, pairs, taken, true, num_nodes, node_types=None
     ) -> list[tuple[str, "_Side"]]:
-        """Return each end that may be replaced, and what may replace it."""
+        """Return each end that may be replaced, and its possible replacements."""
         sides = []
         for end in ends:
             seen = true if end == "receiver" else true.reversed()

@@ -170,7 +170,7 @@ def node_ids(graph: SampledGraph, name: str, argument: str) -> np.ndarray:
 
 
 def ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return first[0], first[0] + 1, ..., then those of first[1], and so on."""
+    """Return first[0], first[0] + 1, ..., then first[1], first[1] + 1, and so on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + (first - (ends - counts)).repeat(counts)

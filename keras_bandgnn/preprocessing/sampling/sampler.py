@@ -1,4 +1,4 @@
-"""`Sampler`: base class of what cuts a large graph into batches."""
+"""`Sampler`: base class of samplers, which cut a large graph into batches."""
 
 from collections.abc import Callable
 

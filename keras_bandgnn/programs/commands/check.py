@@ -120,7 +120,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _with_settings(options: argparse.Namespace) -> None:
-    """Fill in what the command line leaves to pyproject.toml."""
+    """Fill in options of the command line from pyproject.toml."""
     from keras_bandgnn.programs.linting.cache import default_folder
     from keras_bandgnn.programs.linting.project_files import Exclude
     from keras_bandgnn.programs.linting.settings import find_settings
@@ -143,7 +143,7 @@ def _with_settings(options: argparse.Namespace) -> None:
 
 
 def _check_baseline(options: argparse.Namespace) -> None:
-    """Refuse what --write-baseline cannot do, before files are checked."""
+    """Refuse options that exclude --write-baseline, before files are checked."""
     if options.baseline is None:
         raise shared.OptionError(
             "Expected --baseline FILE with --write-baseline. Received: no file"

@@ -136,7 +136,7 @@ class Coverage:
     reasons: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
     def say(self, limit: int | None, say: Callable[[str], None]) -> None:
-        """Print what was skipped, with reasons."""
+        """Print the skipped files, with reasons."""
         if self.unsampled:
             say(
                 f"left out: {self.unsampled} usages beyond --max-instances {limit} per "

@@ -1,1 +1,1 @@
-"""Findings in source code: what `bandgnn check` and the language server report."""
+"""Findings in source code, of `bandgnn check` and the language server."""

@@ -18,7 +18,7 @@ Key = tuple[str, str, str, str, str]
 
 
 def _key(code: SourceCode, finding: Finding, path: str) -> Key:
-    """Return what identifies a finding: not its line, but the line's text."""
+    """Return the identity of a finding: not its line, but the line's text."""
     line = code.lines[code.line_of(finding.cell, finding.line) - 1]
     text = " ".join(line.split())
     return path, finding.function, finding.used, finding.suggested, text

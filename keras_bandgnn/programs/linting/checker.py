@@ -85,7 +85,7 @@ class Checker:
 
     @property
     def source(self) -> FindingSource:
-        """What finds wrong variables; loads the model."""
+        """The model that finds wrong variables; loaded at the first use."""
         if self._source is None:
             began = time.monotonic()
             from keras_bandgnn.models.task import Task
@@ -97,7 +97,7 @@ class Checker:
         return self._source
 
     def check(self, codes: Iterable[SourceCode]) -> Iterator[FileFindings]:
-        """Yield the findings of each file, in an order of their own.
+        """Yield the findings of each file, in any order.
 
         Files that the cache knows come first where that saves waiting for the model.
         Findings below the least confidence and ignored ones are left out; lines are

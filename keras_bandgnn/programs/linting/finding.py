@@ -1,4 +1,4 @@
-"""`Finding`: a variable that looks wrong, and the interface of what finds them."""
+"""`Finding`: a variable that looks wrong, and `FindingSource`, which finds them."""
 
 import abc
 import collections
@@ -84,7 +84,7 @@ class FindingSource(abc.ABC):
 
     @functools.cached_property
     def seconds(self) -> collections.Counter:
-        """Time so far, by what it was spent on; that of several processes adds up."""
+        """Time so far, by kind of work, added up over processes."""
         return collections.Counter()
 
     @abc.abstractmethod

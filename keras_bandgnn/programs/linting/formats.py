@@ -17,7 +17,7 @@ _ABOUT = "Another variable of the function probably belongs here."
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a run found.
+    """The findings of a run.
 
     Attributes:
         results: Results with findings, sorted by file.

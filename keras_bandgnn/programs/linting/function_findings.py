@@ -41,7 +41,7 @@ _MAX_NODES, _MAX_REWRITES = 5000, 5000
 
 @dataclasses.dataclass
 class ReadFunction:
-    """What findings need to know of a function.
+    """The data of a function that findings need.
 
     Attributes:
         name: Qualified name.
@@ -61,7 +61,7 @@ class ReadFunction:
 
     @classmethod
     def from_graph(cls, graph: FunctionGraph, line: int) -> "ReadFunction":
-        """Return what is needed of a graph of a function that begins at a line."""
+        """Build it from the graph of a function that begins at a line."""
         first = min(graph.used.min(), graph.rewrites[:, 1].min())
         # The edges of encoded graphs are sorted by receiver.
         order = np.argsort(graph.usages[graph.rewrites[:, 0]], kind="stable")

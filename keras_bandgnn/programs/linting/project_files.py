@@ -1,4 +1,4 @@
-"""Files of a project to check: what git does not ignore, and lines changed since."""
+"""Files of a project to check: those that git does not ignore, and changed lines."""
 
 import dataclasses
 import fnmatch
@@ -91,7 +91,7 @@ def _environment() -> dict[str, str]:
 
 
 def _run_git(folder: str, *arguments: str) -> tuple[bytes | None, str]:
-    """Run git in a folder; return what it prints, None if it fails, and its errors."""
+    """Run git in a folder; return its output, None if it fails, and its errors."""
     try:
         done = subprocess.run(
             ["git", "-C", folder, *arguments],
@@ -106,12 +106,12 @@ def _run_git(folder: str, *arguments: str) -> tuple[bytes | None, str]:
 
 
 def _git(folder: str, *arguments: str) -> bytes | None:
-    """Run git in a folder; return what it prints, None if it fails."""
+    """Run git in a folder; return its output, None if it fails."""
     return _run_git(folder, *arguments)[0]
 
 
 def _complaint(folder: str) -> str:
-    """Return what git says of a folder that it does not work in."""
+    """Return git's error for a folder that it does not work in."""
     # Such as no repository, or one of another user, which `safe.directory` permits.
     return " ".join(_run_git(folder, "rev-parse")[1].split()) or "no work tree"
 

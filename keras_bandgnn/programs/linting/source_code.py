@@ -1,4 +1,4 @@
-"""`SourceCode`: the text of a Python file or notebook, and what it asks to ignore."""
+"""`SourceCode`: the text of a Python file or notebook, and its ignored lines."""
 
 import ast
 import bisect

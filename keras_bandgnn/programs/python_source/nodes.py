@@ -1,4 +1,4 @@
-"""`child_nodes` and `walk`: syntax nodes, several times faster than those of `ast`."""
+"""`child_nodes` and `walk`: syntax nodes, several times faster than in `ast`."""
 
 import ast
 from collections.abc import Iterator

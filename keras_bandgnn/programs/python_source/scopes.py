@@ -131,7 +131,7 @@ def arguments_of(args: ast.arguments) -> list[ast.arg]:
 
 
 def outer_parts(node: ast.AST) -> list[ast.AST]:
-    """Return what a function, lambda or class evaluates in the enclosing scope."""
+    """Return the parts of a function, lambda or class evaluated outside of it."""
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.bases, *node.keywords]
     args = node.args
