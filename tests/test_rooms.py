@@ -180,6 +180,7 @@ def walk(title: str) -> list[tuple[str, str]]:
 FOLLOWING = (
     "## Following a batch",
     "Then the device",
+    "### Following `x`",
     "### Following a sampler",
     "### Following the precision",
     "### Following the block size",
@@ -204,3 +205,10 @@ def test_a_batch_is_followed_down_the_rooms(title):
     assert len(files) <= 10 and len(set(files)) == len(files), files
     rooms = [ROOMS.index(room_of(file)) for file in files]
     assert rooms == sorted(rooms, reverse=True), files
+
+
+def test_the_walk_of_x_is_short():
+    files = [module for module, _ in walk("### Following `x`")]
+    rooms = [ROOMS.index(room_of(file)) for file in files]
+    climbs = sum(after > before for before, after in itertools.pairwise(rooms))
+    assert len(files) <= 20 and len(set(files)) <= 10 and climbs <= 3

@@ -117,8 +117,10 @@ WRITERS = {
     "models/ensemble.py": lambda t, p, m: save_ensemble(t, p),
     "models/last_layer_laplace.py": lambda t, p, m: save_laplace(p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
-    "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
-    "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),
+    "models/replicated.py": lambda t, p, m: t.save(p / "task.keras"),
+    "models/replicated.py, weights": lambda t, p, m: t.save_weights(
+        p / "task.weights.h5"
+    ),
     "serving/exporting.py": lambda t, p, m: export(t, p),
     "training/save_progress.py": lambda t, p, m: save_progress(t, p),
     "preprocessing/attention/elastic_tuner.py": lambda t, p, m: decide(p),

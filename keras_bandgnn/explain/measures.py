@@ -19,7 +19,6 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.explain.explanation import LEVELS, Explanation
 from keras_bandgnn.explain.probe import EDGE, Probe, ask, output_kind
 from keras_bandgnn.explain.question import Question, answers
-from keras_bandgnn.models.raw_data import as_items
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import compiled
 
@@ -65,10 +64,9 @@ def masked_rows(
     edges = level == "edge"
     question = Question(task, sources, target, index, not edges, edges).checked()
     program = compiled(task, ask, Masked, not edges, edges)
-    items = as_items(task, "graphs", sources)
-    loader = program.loader(items.graphs, training=False)
+    loader = program.loader(question.graphs, training=False)
     out: list = [None] * len(sources)
-    for batch, cases in question.cases(program, loader, items):
+    for batch, cases in question.cases(program, loader):
         keep = {
             f"keep_{name}": np.ones(batch[name]["mask"].shape, np.float32)
             for name in LEVELS

@@ -1,6 +1,5 @@
 """Host side of explanations: inputs, selection of targets, and scores by graph."""
 
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from keras_bandgnn.explain.edge_places import (
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, ask, output_kind
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.raw_data import Items, as_items
+from keras_bandgnn.models.inputs import Inputs, read_graphs
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import TaskProgram, compiled
 from keras_bandgnn.preprocessing.loading.loader import Loader
@@ -62,7 +61,7 @@ class Question(NamedTuple):
 
     Attributes:
         task: The task.
-        graphs: The graphs, in any form that `predict` takes.
+        graphs: The graphs, in any form that `predict` takes; `Inputs` once checked.
         target: Column of the output, one for all graphs or one each; None for the
             predicted class, or the only number.
         index: Node, one for all graphs or one each; None for tasks over graphs.
@@ -78,7 +77,7 @@ class Question(NamedTuple):
     edges: bool = True
 
     def checked(self) -> "Question":
-        """Return the question with graphs in a list, or raise a ValueError."""
+        """Return the question with its graphs read, or raise a ValueError."""
         task = instance("task", self.task, Task, "a task, such as a GraphClassifier")
         boolean("features", self.features)
         if task.output_level not in ("graph", "node", "candidate"):
@@ -113,27 +112,25 @@ class Question(NamedTuple):
                 "Expected edges or features to explain. Received: features=False, "
                 "edges=False. Set one of them."
             )
-        if isinstance(self.graphs, types.GeneratorType):
-            return self._replace(graphs=list(self.graphs))
-        return self
+        return self._replace(graphs=read_graphs(task, "graphs", self.graphs))
 
     def cases(
-        self, program: TaskProgram, loader: Loader, items: Items, **more
+        self, program: TaskProgram, loader: Loader, **more
     ) -> Iterator[tuple[dict, list[Case]]]:
         """Yield the batches of the question, and the graphs of each.
 
         Args:
             program: The program of a probe.
             loader: Its loader of the graphs.
-            items: The graphs, as `as_items` returns them.
             **more: Further arrays of the part "question".
         """
         _check_plan(loader)
-        places = list(caller_rows(items.graphs, loader))
-        count = items.count(len(places))
+        inputs = self.graphs
+        places = list(caller_rows(inputs.data, loader))
+        count = inputs.count(len(places))
         index = _per_graph("index", self.index, count, 0)
         target = _per_graph("target", self.target, count, PREDICTED)
-        for batch in program.batches(loader, items.graphs):
+        for batch in program.batches(loader, inputs.data):
             batch = _with_segments(batch, self.task, loader)
             shapes = keras.tree.map_structure(lambda array: tuple(array.shape), batch)
             width = self.task.compute_output_shape(shapes)[-1]
@@ -142,7 +139,7 @@ class Question(NamedTuple):
             )
             cases = []
             for rows in graph_rows(batch):
-                case = _case(batch, rows, loader, items, places[rows.id][0])
+                case = _case(batch, rows, loader, inputs, places[rows.id][0])
                 place = rows.group, rows.slot
                 if self.index is not None:
                     case = case._replace(index=int(index[case.number]))
@@ -157,23 +154,23 @@ class Question(NamedTuple):
             yield {**batch, "question": question}, cases
 
 
-def _case(batch, rows: GraphRows, loader, items: Items, nodes: np.ndarray) -> Case:
+def _case(batch, rows: GraphRows, loader, inputs: Inputs, nodes: np.ndarray) -> Case:
     """Return a graph of a batch and the caller's item.
 
     Args:
         batch: The batch.
         rows: Where the graph is in it.
         loader: The loader of the graphs.
-        items: What the caller passed.
+        inputs: What the caller passed.
         nodes: int [n], the caller's number of each node.
     """
-    source = _source(items, rows.id)
+    source = _source(inputs, rows.id)
     graph = source if isinstance(source, Graph) else _compiled(loader, rows.id, nodes)
     place = rows.group, rows.edges
     edge = {name: values[place] for name, values in batch["edge"].items()}
     ends = (nodes[edge[k] - rows.nodes.start] for k in ("sender", "receiver"))
     edges = edge_places(graph, *ends, edge)
-    return Case(items.number(rows.id), rows, graph, source, nodes, edges, None)
+    return Case(inputs.number(rows.id), rows, graph, source, nodes, edges, None)
 
 
 def explanations(
@@ -190,14 +187,14 @@ def explanations(
         **more: Further arrays of the part "question".
     """
     question = question.checked()
-    items = as_items(question.task, "graphs", question.graphs)
-    if items.graphs is None:
-        return items.spread([])
+    inputs = question.graphs
+    if inputs.is_empty:
+        return inputs.spread([])
     options = question.features, question.edges, *arguments
     program = compiled(question.task, ask, kind, *options)
-    loader = program.loader(items.graphs, training=False)
-    out: list = [None] * items.count(int(loader.starts[-1]))
-    for batch, cases in question.cases(program, loader, items, **more):
+    loader = program.loader(inputs, training=False)
+    out: list = [None] * inputs.count(int(loader.starts[-1]))
+    for batch, cases in question.cases(program, loader, **more):
         values = (answer or answers)(program, batch)
         for case in cases:
             out[case.number] = explanation_of(kind.method, case, values)
@@ -291,13 +288,11 @@ def _per_graph(name: str, value, count: int, default: int) -> np.ndarray:
     return values
 
 
-def _source(items: Items, number: int):
+def _source(inputs: Inputs, number: int):
     """Return the caller's item of a graph; None if it is compiled already."""
-    if items.positions is not None:
-        return items.source[items.number(number)]
-    graphs = items.graphs
-    if isinstance(graphs, Graph):
-        return graphs
+    if inputs.positions is not None:
+        return inputs.items[inputs.number(number)]
+    graphs = inputs.data
     if isinstance(graphs, list | tuple):
         return graphs[number]
     metadata = getattr(graphs, "metadata", None) or {}

@@ -9,7 +9,7 @@ from keras_bandgnn.batch import explained
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NodeEncoder
-from keras_bandgnn.models.graph_arguments import check_batch
+from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import CONFIG
 

@@ -7,10 +7,8 @@ import numpy as np
 
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.data.flat_columns import label_weights
-from keras_bandgnn.models import raw_data
-from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
+from keras_bandgnn.models.inputs import BATCHES, read_graphs
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
 
 
 class LabelledOutput(NamedTuple):
@@ -42,13 +40,12 @@ def labelled_outputs(task, graphs, y=None) -> Iterator[LabelledOutput]:
     Raises:
         ValueError: For graphs without labels, or labels that do not fit.
     """
-    graphs = resolve_data("graphs", graphs)
-    if not is_graphs(graphs) and not is_raw(graphs):
-        refuse("graphs", "graphs, or raw data that an encoder converts", graphs)
-    items, y = raw_data.labelled_items(task, "graphs", graphs, y)
-    if items.graphs is not None:
-        graphs, _ = task.labelled("graphs", items.graphs, y)
-    loader = task.loader(graphs, training=False)
+    inputs = read_graphs(task, "graphs", graphs, required=True)
+    if inputs.kind == BATCHES:
+        refuse("graphs", "graphs, or raw data that an encoder converts", inputs.data)
+    if not inputs.is_empty:
+        inputs = inputs.with_graphs(task.labelled("graphs", inputs, y)[0])
+    loader = task.loader(inputs, training=False)
     if any(part.label is None for part in loader.parts):
         raise ValueError(
             "Expected `graphs` to have labels. Received: graphs with label=None. Set "
@@ -56,7 +53,7 @@ def labelled_outputs(task, graphs, y=None) -> Iterator[LabelledOutput]:
         )
     task.check_labels(loader)
     outputs: list = [None] * int(loader.starts[-1])
-    for position, rows in task.outputs(loader, graphs):
+    for position, rows in task.outputs(loader, inputs.data):
         outputs[position] = np.asarray(rows)
     outputs = task.distribution.gather(outputs)
     position = 0
@@ -68,7 +65,7 @@ def labelled_outputs(task, graphs, y=None) -> Iterator[LabelledOutput]:
         for low, high in zip(pointer[:-1], pointer[1:], strict=True):
             if outputs[position] is not None:
                 label = np.asarray(part.label[low:high], np.float64)
-                number = items.number(position)
+                number = inputs.number(position)
                 yield LabelledOutput(
                     number, outputs[position], label, weights[low:high]
                 )

@@ -1,123 +1,84 @@
-"""Reproducible and resumable training of a task on a `GraphLoader`."""
+"""Reproducible and resumable training of a task on a loader, and options of `fit`."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 
 from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.data.files import atomic_path, buffered_write
-from keras_bandgnn.distribution.replica_group import active_group
+from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
+from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.loading.loader import Loader
 
+_BATCHES = (
+    "Batches are those of the preprocessor, and all of them. Set the batcher's size "
+    "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
+)
+_MASKS = (
+    "Masks choose nodes of NodeClassifier and NodeRegressor, and edges of "
+    "EdgeClassifier and EdgeRegressor. Of graphs pass those to train on, such as "
+    "graphs[:n]."
+)
+# True and False are 1 and 0.
+VERBOSE = ("auto", 0, 1, 2)
+_REFUSED = {
+    "batch_size": _BATCHES,
+    "steps_per_epoch": _BATCHES,
+    "steps": "Pass fewer graphs: graphs[:n].",
+    "validation_batch_size": _BATCHES,
+    "validation_steps": "Pass fewer graphs: validation_data=graphs[:n].",
+    "mask": _MASKS,
+    "validation_mask": _MASKS,
+}
 
-def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
-    """Return whether Keras would write one file with this suffix, here."""
-    if not isinstance(path, str | os.PathLike):
-        return False
-    return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
 
+def options_for_graphs(
+    args: Sequence, names: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Options of Keras' methods by name, those that graphs can have.
 
-def _on_device(arguments: tuple) -> tuple:
-    """Return the arguments of a step as it reads them."""
-    return arguments if backend.step_data is None else backend.step_data(arguments)
+    Args:
+        args: Options by position.
+        names: Their names.
+        options: Options by name.
 
-
-class Replicated(compat.BuildHooks):
-    """A model whose steps run on the devices of the scope that it was created in.
-
-    `distribution` is the `ReplicaGroup`; one device without a scope.
+    Raises:
+        TypeError: For more positions than names.
+        ValueError: For what has no meaning for graphs, and for wrong options.
     """
-
-    # Host-side, replaceable at any time: Keras must not track these as sublayers.
-    host_side = ("distribution", "record_steps")
-    # Which steps torch records; see `GraphModel.compile`.
-    record_steps: bool | str = "auto"
-    # Whether several devices may share a supergraph. Each class says so for itself; see
-    # `distribution.sequence_parallel`.
-    splits_sequences = False
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.distribution = active_group()
-
-    def __setattr__(self, name, value):
-        if name in self.host_side:
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
-
-    def train_step(self, *args):
-        """Run a training step on all devices."""
-        args = _on_device(args)
-        logs = self._recorded("train", args)
-        if logs is None:
-            logs = self.distribution.train_step(self, *args)
-        return super().train_step(*args) if logs is None else logs
-
-    def test_step(self, *args):
-        """Run an evaluation step on all devices."""
-        args = _on_device(args)
-        logs = self._recorded("test", args)
-        if logs is None:
-            logs = self.distribution.test_step(self, *args)
-        return super().test_step(*args) if logs is None else logs
-
-    def predict_step(self, *args):
-        """Return the outputs for a batch."""
-        args = _on_device(args)
-        outputs = self._recorded("predict", args)
-        return super().predict_step(*args) if outputs is None else outputs
-
-    def _recorded(self, kind: str, args: tuple):
-        """Return what a recorded step of torch returns; None to take another."""
-        if backend.recorded is None:
-            return None
-        return backend.recorded(self, kind, args[-1])
-
-    def save(self, filepath, *args, **kwargs):
-        """Save the model atomically; see `keras.Model.save`."""
-        if _is_local(filepath, (".h5", ".hdf5")):
+    if len(args) > len(names):
+        raise TypeError(
+            f"Expected at most {len(names)} options by position with graphs: "
+            f"{', '.join(names)}. Received: {len(args)}. Pass the others by name."
+        )
+    options = {**options, **dict(zip(names, args, strict=False))}
+    for name, advice in _REFUSED.items():
+        value = options.pop(name, None)
+        if value is not None:
             raise ValueError(
-                "Expected a file that ends with .keras: Keras' older form holds no "
-                f"model with a backbone. Received: {os.fspath(filepath)!r}. Write "
-                "save('model.keras'), or save_weights('model.weights.h5')."
+                f"Expected graphs without {name}. Received: {name}={value!r}. {advice}"
             )
-        with self.distribution.local_only(), compat.without_tensorflow_checks():
-            if args or kwargs or not _is_local(filepath, ".keras"):
-                return super().save(filepath, *args, **kwargs)
-            with atomic_path(filepath) as hidden:
-                return super().save(hidden)
+    if options.get("epochs") is not None:
+        positive_int("epochs", options["epochs"], 0)
+    if options.get("initial_epoch") is not None:
+        positive_int("initial_epoch", options["initial_epoch"], 0)
+    if options.get("shuffle") is not None:
+        boolean("shuffle", options["shuffle"])
+    if "verbose" in options:
+        one_of("verbose", options["verbose"], VERBOSE)
+    check_callbacks(options.get("callbacks"))
+    return options
 
-    def save_weights(self, filepath, *args, **kwargs):
-        """Save the weights atomically; see `keras.Model.save_weights`."""
-        with self.distribution.local_only():
-            if args or not kwargs.get("overwrite", True) or len(kwargs) > 1:
-                return super().save_weights(filepath, *args, **kwargs)
-            if "max_shard_size" in kwargs or not _is_local(filepath, ".weights.h5"):
-                return super().save_weights(filepath, *args, **kwargs)
-            with buffered_write(filepath) as held:
-                return super().save_weights(held)
 
-    def stateless_call(self, *args, **kwargs):
-        """Call the model on all devices of JAX; see `keras.Model.stateless_call`."""
-        call = self.distribution.stateless_call(self, super().stateless_call)
-        return call(*args, **kwargs)
-
-    def batch_to_build(self, batch):
-        """Return one device's part of a batch, which determines shapes."""
-        plain = self.distribution.plain_batch(self)
-        return batch if plain is None else plain
-
-    def builds_from_batches(self) -> bool:
-        """Return whether Keras builds from batches; not if metrics are built already.
-
-        On TensorFlow Keras would average a distributed batch, which is invalid for ids
-        and masks.
-        """
-        return self.distribution.size == 1 or not self.distribution.builds_metrics
+def check_callbacks(callbacks: Any) -> None:
+    """Raise a ValueError unless these are callbacks of Keras, or None."""
+    kinds = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    for callback in listed:
+        if not isinstance(callback, kinds) and callbacks is not None:
+            refuse("callbacks", "a list of Keras callbacks", callbacks)
 
 
 def first_draw(epoch: int) -> int:
@@ -222,6 +183,44 @@ def shown_by(options: dict, callbacks) -> tuple:
     if not any(isinstance(callback, ProgressLines) for callback in listed):
         listed.append(ProgressLines())
     return verbose, listed
+
+
+def with_callbacks(task, loader: Loader, seed: int, options: dict) -> dict:
+    """Return the options of `fit` with the callbacks that training on a loader needs.
+
+    Args:
+        task: The model.
+        loader: The training graphs.
+        seed: Seed of the orders and, on torch, of dropout.
+        options: Options of `fit`, `callbacks` and `verbose` among them.
+    """
+    callbacks = options.get("callbacks") or []
+    callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    callbacks = callbacks_of(task.distribution, callbacks)
+    if task.distribution.is_main:
+        verbose, callbacks = shown_by(options, callbacks)
+        options = {**options, "verbose": verbose}
+    callbacks = [SeedFromEpoch(loader, seed), *follow(callbacks, loader)]
+    return {**options, "callbacks": callbacks}
+
+
+def say_batches(loader: Loader, plan) -> None:
+    """Print in a line the batches, how full they are, and the plan and why.
+
+    Args:
+        loader: The training graphs.
+        plan: That of the preprocessor that made the loader; None for another loader.
+    """
+    if not keras.utils.is_interactive_logging_enabled():
+        return
+    line = f"Batches: {loader.summary()}"
+    if loader.plan.keys:
+        line += f"; plan: {loader.plan}"
+        if plan == "auto":
+            from keras_bandgnn.planning.plan_choice import reason_of_auto
+
+            line += f", {reason_of_auto(loader.num_hosts)}"
+    print(line)
 
 
 def as_fit_data(data, task):

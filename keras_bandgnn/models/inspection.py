@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bandgnn.batch import graph_rows
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
-from keras_bandgnn.models.raw_data import as_items
+from keras_bandgnn.models.inputs import read_graphs
 from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
@@ -56,21 +56,20 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
     layer = _layer(task.backbone, layer)
     if tokens:
         _check_token(task.backbone, layer)
-    items = as_items(task, "graphs", graphs)
-    graphs = items.graphs
-    if graphs is None:
-        return items.spread([])
+    inputs = read_graphs(task, "graphs", graphs)
+    if inputs.is_empty:
+        return inputs.spread([])
     rows_of = "graph" if tokens else "node"
     model = compiled(task, layer_states, layer, tokens, level=rows_of, of_backbone=True)
-    loader = model.loader(graphs, training=False)
+    loader = model.loader(inputs, training=False)
     out: list = [None] * int(loader.starts[-1])
     if level == "node":
-        places = list(caller_rows(graphs, loader))
-    for graph, rows in model.outputs(loader, graphs):
+        places = list(caller_rows(inputs.data, loader))
+    for graph, rows in model.outputs(loader, inputs.data):
         if level == "node":
             rows = scatter_to_caller_order(rows, *places[graph])
         out[graph] = rows if level == "node" or tokens else _REDUCED[reduce](rows)
-    return items.spread(task.distribution.gather(out))
+    return inputs.spread(task.distribution.gather(out))
 
 
 def _layer(backbone, layer: int) -> int:
@@ -148,15 +147,14 @@ def attention_weights(task, graphs) -> list:
             "Expected a task on one device for attention weights. Received: "
             f"{task.distribution.size} devices."
         )
-    items = as_items(task, "graphs", graphs)
-    graphs = items.graphs
-    if graphs is None:
-        return items.spread([])
+    inputs = read_graphs(task, "graphs", graphs)
+    if inputs.is_empty:
+        return inputs.spread([])
     model = compiled(task, _attention_terms, of_backbone=True)
-    loader = model.loader(graphs, training=False)
+    loader = model.loader(inputs, training=False)
     out: list = [None] * int(loader.starts[-1])
-    places = list(caller_rows(graphs, loader))
-    for batch in model.batches(loader, graphs):
+    places = list(caller_rows(inputs.data, loader))
+    for batch in model.batches(loader, inputs.data):
         terms = keras.tree.map_structure(
             keras.ops.convert_to_numpy, model.predict_on_batch(batch)
         )
@@ -168,7 +166,7 @@ def attention_weights(task, graphs) -> list:
                 _weights(task.backbone.attention_pairs(number, cut(layer), seen), rows)
                 for number, layer in enumerate(terms)
             ]
-    return items.spread(out)
+    return inputs.spread(out)
 
 
 def _graphs_of(batch) -> Iterator[tuple]:

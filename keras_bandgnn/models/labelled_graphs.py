@@ -1,13 +1,13 @@
-"""Labels, weights and validation graphs that `fit(x, y, ...)` passes beside graphs."""
+"""Labels, weights and a validation split of graphs, from what `fit` gets beside `x`."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.arrays import narrowed, refuse_masked
-from keras_bandgnn.checks import fraction, instance, one_of, refuse
+from keras_bandgnn.checks import instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import (
@@ -16,12 +16,83 @@ from keras_bandgnn.data.flat_columns import (
     label_weights,
     weight_column,
 )
-from keras_bandgnn.data.identity import graph_keys, merged_groups
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
+from keras_bandgnn.models.inputs import read_graphs, read_inputs
+from keras_bandgnn.models.item_labels import (
+    check_index,
+    check_size,
+    columns_of,
+    rows_of,
+)
+from keras_bandgnn.models.validation_split import same_to_model, split_off
 from keras_bandgnn.preprocessing.graph_layer import applied_layers, layer_for
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+
+def labelled(
+    task,
+    name: str,
+    x,
+    y=None,
+    sample_weight=None,
+    class_weight=None,
+    split: float | None = None,
+    adapt: bool = False,
+) -> tuple:
+    """Return graphs with labels and weights, and those to validate on or None.
+
+    Args:
+        task: The task.
+        name: Name of the argument, for errors.
+        x: Graphs, raw data, or `Inputs` of these.
+        y: Labels, see `with_labels`; names of columns of a data frame.
+        sample_weight: See `with_sample_weights`.
+        class_weight: See `with_class_weights`.
+        split: Share to validate on, see `split_off`.
+        adapt: Whether an encoder learns from the data.
+    """
+    inputs = read_inputs(name, x)
+    y = list(y) if isinstance(y, Iterator) else y
+    check_index("y", inputs.source, y)
+    check_index("sample_weight", inputs.source, sample_weight)
+    if inputs.items is not None:
+        y = columns_of(inputs.source, y)
+        sample_weight = columns_of(inputs.source, sample_weight)
+    inputs = read_graphs(task, name, inputs, adapt, required=True)
+    if all(option is None for option in (y, sample_weight, class_weight, split)):
+        return inputs.data, None
+    graphs, order = graphs_for_labels(name, inputs.data)
+    items, positions = inputs.items, inputs.positions
+    if positions is not None:
+        converted = positions, len(items), graphs, task.output_level
+        y = rows_of("y", y, *converted)
+        sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, *converted)
+    names = getattr(task, "class_names", None)
+    if y is not None:
+        level = "graph" if task.output_level == "candidate" else task.output_level
+        graphs = with_labels(graphs, class_numbers(y, names), level, order)
+    if sample_weight is not None:
+        graphs = with_sample_weights(graphs, sample_weight, order)
+    valid = None
+    if split is not None:
+        encoder = groups = None
+        if positions is not None:
+            # Graphs are compared as the model sees them.
+            encoder = task.preprocessor.encoder
+            groups = [
+                b"%d" % i if isinstance(items[i], Graph) else encoder.group(items[i])
+                for i in positions
+            ]
+        if task.preprocessor is not None:
+            # As the model sees them; they are not transformed again.
+            graphs = task.preprocessor.transform(graphs)
+        groups = same_to_model(task, graphs, encoder, groups)
+        graphs, valid = split_off(graphs, split, groups)
+    if class_weight is not None:
+        num_classes = None if task.labels is None else task.labels.num_classes
+        graphs = with_class_weights(graphs, class_weight, num_classes, names)
+    return graphs, valid
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
@@ -78,7 +149,7 @@ def _per_row(
     if nested and all(np.ndim(as_numpy(each)) for each in values):
         arrays = [_numbers(f"{name}[{i}]", each) for i, each in enumerate(values)]
         for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
-            _check_size(f"{name}[{i}]", array, count, level, i)
+            check_size(f"{name}[{i}]", array, count, level, i)
         array = np.concatenate(arrays)
     else:
         array = _numbers(name, values)
@@ -269,211 +340,6 @@ def with_class_weights(
     return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
 
 
-def split_off(
-    graphs: FlatGraphs, validation_split: Any, groups: Sequence[int]
-) -> tuple[FlatGraphs, FlatGraphs]:
-    """Return graphs to train on and graphs to validate on.
-
-    As in Keras these are the last ones. Groups stay together, such as the rows of one
-    molecule: from the end on, whole groups are set aside until the share is full.
-
-    Args:
-        graphs: All graphs.
-        validation_split: The share to validate on, in (0, 1).
-        groups: The group of each graph, see `same_to_model`.
-
-    Raises:
-        ValueError: If one of the parts is empty.
-    """
-    share = fraction("validation_split", validation_split)
-    count = len(graphs)
-    wanted = count - math.floor(count * (1.0 - share))
-    members: dict[int, list[int]] = {}
-    for i in range(count - 1, -1, -1):
-        members.setdefault(groups[i], []).append(i)
-    valid: list[int] = []
-    for rows in list(members.values())[:-1]:
-        if not valid or len(valid) + len(rows) <= wanted:
-            valid += rows
-    if not valid:
-        raise ValueError(
-            "Expected at least two distinct graphs, to train and to validate on. "
-            f"Received: {len(members)} distinct ones, validation_split="
-            f"{validation_split}. Pass validation_data=(x, y), or masks of nodes."
-        )
-    rest = np.setdiff1d(np.arange(count), valid)
-    return _taken(graphs, rest), _taken(graphs, np.sort(valid))
-
-
-def _taken(graphs: FlatGraphs, indices: np.ndarray) -> FlatGraphs:
-    out = graphs.take(indices)
-    if hasattr(graphs, "metadata"):
-        out.metadata = graphs.metadata
-    return out
-
-
-def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[int]:
-    """Return the group of each graph; a model cannot tell graphs of a group apart.
-
-    Graphs are compared as the task's preprocessor returns them, by the features that
-    the task reads.
-
-    Args:
-        task: The task.
-        graphs: The graphs, after the layers of the task.
-        encoder: The encoder of raw data that they were made of, or None.
-        groups: For each graph bytes that items of one kind share, or None.
-    """
-    read = task.features_read()
-    if read is not None:
-        weight = getattr(task.preprocessor, "edge_weight", None)
-        read = {**read, "edge": (*read.get("edge", ()), *([weight] if weight else ()))}
-        has = {"node": graphs.node, "edge": graphs.edge, "graph": graphs.context}
-        if any({*names} - {*has[level]} for level, names in read.items()):
-            # Layers that are not known yet compute them from others.
-            read = None
-    keys = graph_keys(
-        graphs,
-        read,
-        ignored=() if encoder is None else encoder.varying(),
-        types=task.backbone.num_edge_types != 0,
-    ).tolist()
-    return merged_groups(keys, *([] if groups is None else [groups]))
-
-
-def rows_of(
-    name: str,
-    values: Any,
-    positions: np.ndarray,
-    count: int,
-    graphs: FlatGraphs,
-    level: str,
-) -> Any:
-    """Return the labels or weights of those of `count` items that were converted.
-
-    Args:
-        name: Name of the argument, for errors.
-        values: Labels or weights of all items. Of nodes and edges also one array,
-            for those of the converted items.
-        positions: The items that were converted.
-        count: Number of items.
-        graphs: The graphs of the converted items.
-        level: `"node"` or `"edge"` where each item has several labels.
-
-    Raises:
-        ValueError: For another number of values, and for values that do not fit,
-            numbered as the items.
-    """
-    if values is None or len(positions) == count or not hasattr(values, "__len__"):
-        return values
-    several = level in ("node", "edge")
-    nested = isinstance(values, list | tuple)
-    nested = several and nested and any(np.ndim(v) for v in values if v is not None)
-    if len(values) != count:
-        if several and not nested:
-            return values
-        raise ValueError(
-            f"Expected `{name}` to have an entry for each of the {count} items, also "
-            f"for the {count - len(positions)} that are left out. Received: "
-            f"{len(values)} entries. Write NaN for items without a label."
-        )
-    if hasattr(values, "iloc"):
-        rows = values.iloc[positions]
-    elif isinstance(values, list | tuple):
-        rows = [values[i] for i in positions]
-    else:
-        rows = values[positions]
-    if not nested:
-        _check_rows(name, rows, positions)
-        return rows
-    counts = graphs.num_nodes if level == "node" else graphs.num_edges
-    for number, row, size in zip(positions.tolist(), rows, counts, strict=True):
-        _check_size(f"{name}[{number}]", row, int(size), level, number)
-        _check_rows(f"{name}[{number}]", row)
-    return rows
-
-
-def _check_rows(name: str, rows: Any, numbers: np.ndarray | None = None) -> None:
-    """Raise a ValueError for numbers that are infinite, under their own number."""
-    values = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
-    try:
-        array = np.asarray(as_numpy(values), np.float64)
-    except (TypeError, ValueError):
-        return  # Names of classes; what is wrong is refused where values are used.
-    wrong = np.isinf(array)
-    if not wrong.any():
-        return
-    place = [int(i) for i in np.argwhere(wrong)[0]]
-    value = array[tuple(place)]
-    if numbers is not None and place:
-        place[0] = int(numbers[place[0]])
-    raise ValueError(
-        f"Expected `{name.partition('[')[0]}` to be finite. Received: {name}"
-        f"{place or ''}={value}. Write NaN where a value is not known."
-    )
-
-
-def _check_size(name: str, row: Any, count: int, level: str, number: int) -> None:
-    if np.shape(row)[:1] != (count,):
-        raise ValueError(
-            f"Expected {name} to have a row for each of the {count} {level}s of graph "
-            f"{number}. Received: shape {np.shape(row)}."
-        )
-
-
-def check_index(name: str, x: Any, values: Any) -> None:
-    """Raise a ValueError for a pandas index that has the rows of `x` in another order.
-
-    Labels belong to items by position, as in Keras.
-
-    Args:
-        name: The argument that `values` are.
-        x: Data; only a data frame or a series has an index.
-        values: Labels or weights.
-    """
-    if not (hasattr(x, "iloc") and hasattr(values, "iloc")):
-        return
-    rows, other = x.index, values.index
-    if len(rows) != len(other) or rows.equals(other):
-        return
-    if rows.isin(other).all() and other.isin(rows).all():
-        raise ValueError(
-            f"Expected `{name}` in the order of the rows of `x`. Received: the index "
-            f"of `x` in another order. Write {name}.loc[x.index], or "
-            f"{name}.to_numpy() if row k of {name} belongs to row k of x."
-        )
-
-
-def columns_of(x: Any, y: Any) -> Any:
-    """Return the columns that `y` names of a data frame; other labels as they are.
-
-    Of dicts it returns the values under the name `y`.
-    """
-    dicts = isinstance(x, list | tuple) and x and isinstance(x[0], Mapping)
-    if dicts and isinstance(y, str):
-        missing = [k for k, row in enumerate(x) if y not in row]
-        if missing:
-            raise ValueError(
-                f"Expected {y!r} in each item of `x`. Received: item {missing[0]} with "
-                f"{sorted(x[missing[0]])}. Pass labels for all items."
-            )
-        return [row[y] for row in x]
-    names = [y] if isinstance(y, str) else y
-    if not isinstance(names, list | tuple) or not all(
-        isinstance(n, str) for n in names
-    ):
-        return y
-    if not is_table(x):
-        return y
-    missing = [name for name in names if name not in x.columns]
-    if missing:
-        raise ValueError(
-            f"Expected columns of the table, one of {list(x.columns)}. Received: "
-            f"{missing}."
-        )
-    return x[y] if isinstance(y, str) else x[list(y)]
-
-
 def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | None]:
     """Return graphs in one `FlatGraphs`, to which labels and weights can be added.
 
@@ -488,7 +354,6 @@ def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | 
     what = "graphs to add labels, weights or a validation split to"
     if isinstance(graphs, Loader):
         refuse(name, what, graphs, "Pass the graphs that the loader was made of.")
-    graphs = [graphs] if isinstance(graphs, Graph) else graphs
     first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
     encoder = layer_for(first)
     if encoder is not None:

@@ -10,11 +10,17 @@ from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.data.identity import check_masks, shared_links
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
+from keras_bandgnn.models.inputs import (
+    BATCHES,
+    GRAPHS,
+    LOADER,
+    Inputs,
+    read_graphs,
+    read_inputs,
+)
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
-from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
@@ -34,6 +40,7 @@ class MaskedTask(Task):
     """
 
     output_level = "node"
+    sizes_batcher = True
 
     def fit(
         self,
@@ -65,24 +72,31 @@ class MaskedTask(Task):
         Returns:
             Keras' `History`.
         """
-        x = resolve_data("x", x)
-        if is_graphs(x) or is_raw(x):
+        inputs = read_inputs("x", x)
+        if inputs.kind != BATCHES:
             weight = kwargs.pop(SAMPLE_WEIGHT, None)
-            share = kwargs.pop("validation_split", None) or None
-            share = share if validation_data is None else None
+            split = kwargs.pop("validation_split", None) or None
+            split = split if validation_data is None else None
             # Weights of classes follow, for the labels that the mask selects.
-            x, valid = self.labelled("x", x, y, weight, split=share, adapt=True)
-            y, validation_data = None, validation_data if valid is None else valid
-            self._complete(x, training=True)
+            graphs, valid = self.labelled(
+                "x", inputs, y, weight, split=split, adapt=True
+            )
+            inputs, y = inputs.with_graphs(graphs), None
+            validation_data = validation_data if valid is None else valid
+            if inputs.kind != LOADER:
+                self.complete(graphs, training=True)
         if validation_mask is not None:
-            train = mask if validation_data is None else None
-            validation_data = x if validation_data is None else validation_data
+            train, valid = None, inputs
+            if validation_data is None:
+                train = mask
+            else:
+                valid = self._validation_inputs(validation_data)
             validation_data = self._masked(
-                validation_data, validation_mask, "validation_mask", train
+                valid, validation_mask, "validation_mask", train
             )
         if mask is not None:
-            x = self._masked(x, mask)
-        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+            inputs = self._masked(inputs, mask)
+        return super().fit(inputs, y, *args, validation_data=validation_data, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, mask: str | None = None, **kwargs):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
@@ -96,13 +110,14 @@ class MaskedTask(Task):
                 on; all if None.
             **kwargs: Passed on.
         """
-        x = resolve_data("x", x)
-        if mask is not None and (is_graphs(x) or is_raw(x)):
-            x, _ = self.labelled("x", x, y, kwargs.pop(SAMPLE_WEIGHT, None))
-            y = None
+        inputs = read_inputs("x", x)
         if mask is not None:
-            x = self._masked(x, mask)
-        return super().evaluate(x, y, *args, **kwargs)
+            if inputs.kind != BATCHES:
+                weight = kwargs.pop(SAMPLE_WEIGHT, None)
+                inputs = inputs.with_graphs(self.labelled("x", inputs, y, weight)[0])
+                y = None
+            inputs = self._masked(inputs, mask)
+        return super().evaluate(inputs, y, *args, **kwargs)
 
     def loader(self, graphs, *args, mask: str | None = None, **kwargs) -> Loader:
         """Return a loader of the task's batches, see `Task.loader`.
@@ -114,8 +129,11 @@ class MaskedTask(Task):
                 count; all if None.
             **kwargs: Passed on, such as `sampler` and `shuffle`.
         """
-        self._complete(graphs, training=bool(kwargs.get("adapt", False)))
         if mask is not None:
+            adapt = bool(kwargs.get("adapt", False))
+            graphs = read_graphs(self, "graphs", graphs, adapt, required=True)
+            if graphs.kind == GRAPHS:
+                self.complete(graphs.data, adapt)
             graphs = self._masked(graphs, mask)
         return super().loader(graphs, *args, **kwargs)
 
@@ -152,9 +170,12 @@ class MaskedTask(Task):
                 "Expected a task over nodes. Received: "
                 f"{type(self).__name__}. Use predict."
             )
-        x = resolve_data("x", x)
-        self._complete(x)
-        return predict_by_layer(self, x, block_size, folder, verbose)
+        inputs = read_graphs(self, "x", x, required=True)
+        if inputs.kind != GRAPHS:
+            refuse("x", "graphs", inputs.data)
+        self.complete(inputs.data)
+        rows = predict_by_layer(self, inputs.data, block_size, folder, verbose)
+        return inputs.spread(rows)
 
     def in_given_order(self, graphs, loader: Loader):
         """Return a function that restores the caller's order of nodes or edges.
@@ -177,25 +198,31 @@ class MaskedTask(Task):
         return {**read, "edge": (*read["edge"], "target")}
 
     def _masked(
-        self, graphs, name: str, argument: str = "mask", train: str | None = None
-    ) -> FlatGraphs:
+        self,
+        inputs: Inputs,
+        name: str,
+        argument: str = "mask",
+        train: str | None = None,
+    ) -> Inputs:
         """Return the preprocessed graphs, with missing labels outside the mask.
 
         Args:
-            graphs: The graphs.
+            inputs: The graphs.
             name: Feature that is the mask.
             argument: Name of the argument, for errors.
             train: The mask of the same graphs to train on; None not to compare them.
         """
         string(argument, name)
-        if not is_graphs(graphs) or isinstance(graphs, Loader):
+        if inputs.kind in (BATCHES, LOADER):
             raise ValueError(
                 f"Expected graphs to choose {self.output_level}s of with a mask. "
-                f"Received: {type(graphs).__name__}, mask={name!r}. Pass the graphs "
-                f"themselves, or weights of the {self.output_level}s as sample_weight."
+                f"Received: {type(inputs.data).__name__}, mask={name!r}. Pass the "
+                f"graphs themselves, or weights of the {self.output_level}s as "
+                "sample_weight."
             )
-        self._complete(graphs)
-        parts = parts_of(self.preprocessor.transform(graphs))
+        inputs = read_graphs(self, argument, inputs, required=True)
+        self.complete(inputs.data)
+        parts = parts_of(self.preprocessor.transform(inputs.data))
         # Only numbers and yes-or-no targets have no integer that stands for missing.
         missing = -1 if isinstance(self.labels, ClassLabels) else np.nan
         for part in parts:
@@ -204,7 +231,7 @@ class MaskedTask(Task):
         flat = FlatGraphs.concatenate(parts)
         # The layers are applied already.
         flat.metadata = {"layers": self.preprocessor.layers_config()}
-        return flat
+        return inputs.with_graphs(flat)
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
         """Return the preprocessor of a task that was created without one."""
@@ -215,18 +242,6 @@ class MaskedTask(Task):
             # A batch size above 1 would be nearly all padding.
             preprocessor.batcher = StaticBatcher(1, padding="64")
         return preprocessor
-
-    def _complete(self, graphs, training: bool = False) -> None:
-        if isinstance(graphs, Loader) or is_raw(graphs):
-            return
-        # Training graphs determine the batcher, even after earlier predictions.
-        temporary = self.__dict__.get("_for_predictions")
-        again = training and temporary is not None and self.preprocessor is temporary
-        if self.preprocessor is not None and not again:
-            return
-        self.preprocessor = self.default_preprocessor(graphs)
-        # Bypass Keras' attribute tracking.
-        self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
 
 def _check_sides(part: FlatGraphs, train: str | None, valid: str, level: str) -> None:

@@ -115,6 +115,13 @@ def is_graph(item) -> bool:
     return isinstance(item, Graph) or layer_for(item) is not None
 
 
+def only_graphs(data) -> bool:
+    """Return whether data is a list of `Graph`, a `FlatGraphs` or a store."""
+    if isinstance(data, list | tuple):
+        return bool(data) and all(isinstance(item, Graph) for item in data)
+    return hasattr(data, "node_ptr") or hasattr(data, "shards")
+
+
 def refuse_edge_labels(
     graphs,
     layer: GraphLayer,

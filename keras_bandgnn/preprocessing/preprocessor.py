@@ -35,6 +35,7 @@ from keras_bandgnn.preprocessing.graph_layer import (
     HostLayer,
     applied_layers,
     layers_from_config,
+    only_graphs,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.loader import Loader
@@ -176,7 +177,7 @@ class GraphPreprocessor(HostLayer):
         if applied:
             return graphs
         graphs = [graphs] if isinstance(graphs, Graph) else graphs
-        if is_raw(graphs):
+        if not only_graphs(graphs) and is_raw(graphs):
             encoder = self._encoder_of(graphs)
             return self._transform(encoder(raw_items(graphs)))
         if isinstance(graphs, str | Mapping):

@@ -9,6 +9,8 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.data import NodePairs, split_links
 from keras_bandgnn.layers.link_scorer import SCORES
+from keras_bandgnn.models.link_measures import mean_loss
+from keras_bandgnn.models.link_ranking import score_pairs
 from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     LargestComponent,
@@ -116,7 +118,7 @@ def self_answers(task, graph, pairs):
     states = task.embed([graph])[0][None]
     first = []
     for end in ("receiver", "sender"):
-        scores = task._scores(states, pairs, len(pairs), end)
+        scores = score_pairs(task, states, pairs, len(pairs), end)
         own = pairs.senders if end == "receiver" else pairs.receivers
         first.append(scores.argmax(axis=1) == own)
     return np.mean(first)
@@ -205,7 +207,7 @@ def test_padding_and_batches_do_not_change_the_loss(objective):
     positive, negative = every[:, 0], every[:, 1:].ravel()
     # Keras' evaluation of all batches, and the exact one of the same scores.
     logs = task.evaluate(loader, return_dict=True, verbose=0)
-    assert logs["loss"] == pytest.approx(task._mean_loss(positive, negative), rel=1e-4)
+    assert logs["loss"] == pytest.approx(mean_loss(task, positive, negative), rel=1e-4)
 
 
 def test_callbacks_and_resumed_epochs(tmp_path):

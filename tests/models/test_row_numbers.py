@@ -111,6 +111,7 @@ EXPLAIN = {
 OTHERS = {
     *("call", "check", "adapt", "evaluate", "fit", "loader", "preprocess", "export"),
     *("default_preprocessor", "labelled", "batches", "in_given_order", "outputs"),
+    "complete",
     *("check_labels", "train_on_batch", "test_on_batch", "predict_on_batch"),
     *("entries", "loss_terms", "compute_loss", "compute_metrics"),
     # With cells, which no sample has; with layers of message passing, not raw items.

@@ -1,0 +1,317 @@
+"""`Inputs`: what `x` of a task's methods is, decided once.
+
+`fit`, `evaluate`, `predict`, `loader` and all that call them (`embed`, `explain`,
+ensembles, posteriors) begin with `read_inputs` or `read_graphs`. What they hand on is
+an `Inputs`, which both return as it is.
+"""
+
+import dataclasses
+import itertools
+import numbers
+import os
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bandgnn import compat
+from keras_bandgnn.checks import refuse
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    Encoded,
+    accepting,
+    encoder_for,
+    first_item,
+    is_raw,
+    is_table,
+    raw_items,
+    refuse_beside_graphs,
+)
+from keras_bandgnn.preprocessing.graph_layer import is_graph, layer_for, only_graphs
+from keras_bandgnn.preprocessing.loading.loader import Loader
+
+# Kinds of inputs.
+LOADER, GRAPHS, ITEMS, BATCHES = "loader", "graphs", "items", "batches"
+
+_CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
+_NOTHING = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """`x` of a task's method, and the graphs that it became.
+
+    Row k of what methods of tasks take and return is that of item k, also where an
+    encoder skips other items.
+
+    Attributes:
+        kind: `"loader"`; `"graphs"`; `"items"`, raw data that an encoder converts; or
+            `"batches"`, what Keras takes.
+        data: The loader; the graphs, in a form that `GraphPreprocessor.loader` takes,
+            or None if no item could be converted; the items; or the data.
+        source: What the caller passed. Labels may name columns of a data frame.
+        items: Raw items in a sequence, also once they are converted; None for graphs.
+        positions: The item of each graph, int64 [n]; None for item k of graph k.
+    """
+
+    kind: str
+    data: Any
+    source: Any = None
+    items: Any = None
+    positions: np.ndarray | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no graphs."""
+        return self.data is None or (
+            isinstance(self.data, list | tuple) and not self.data
+        )
+
+    def with_graphs(self, graphs) -> "Inputs":
+        """Return the same inputs with their graphs replaced."""
+        if graphs is self.data:
+            return self
+        return dataclasses.replace(self, kind=GRAPHS, data=graphs)
+
+    def count(self, graphs: int) -> int:
+        """Return the number of items, with that of the graphs."""
+        return graphs if self.positions is None else len(self.items)
+
+    def number(self, graph: int) -> int:
+        """Return the item of a graph."""
+        return graph if self.positions is None else int(self.positions[graph])
+
+    def spread(self, rows: list) -> list:
+        """Return rows of the items from those of the graphs, None where skipped."""
+        if self.positions is None:
+            return rows
+        out: list = [None] * len(self.items)
+        for position, row in zip(self.positions.tolist(), rows, strict=True):
+            out[position] = row
+        return out
+
+
+def read_inputs(name: str, x: Any) -> Inputs:
+    """Decide what `x` is: a loader, graphs, raw items or data of Keras.
+
+    Args:
+        name: The argument of the task that it was given as.
+        x: Graphs, raw data, a loader, what Keras takes; or `Inputs`.
+
+    Raises:
+        ValueError: For graphs of another library, and for what Keras cannot take.
+    """
+    if isinstance(x, Inputs):
+        return x
+    if isinstance(x, Loader):
+        return Inputs(LOADER, x, x)
+    if only_graphs(x):
+        return Inputs(GRAPHS, x, x)
+    if isinstance(x, keras.utils.PyDataset | compat.DirectBatches):
+        return Inputs(BATCHES, x, x)
+    if isinstance(x, types.GeneratorType):
+        x = _read_generator(name, x)
+    if isinstance(x, Graph) or layer_for(x) is not None:
+        return Inputs(GRAPHS, [x], x)
+    if hasattr(x, "to_data_list") and hasattr(x, "ptr"):
+        refuse(name, "a list of graphs", x, f"Pass {name}.to_data_list().")
+    if is_raw(x):
+        items = raw_items(x)
+        return Inputs(ITEMS, items, x, items)
+    if is_table(x) or hasattr(x, "tolist") and np.ndim(x) == 1:
+        x = x if len(x) else []
+    sample = x[0] if isinstance(x, list | tuple) and x else x
+    library = type(sample).__module__.partition(".")[0]
+    if library in _CONVERTERS:
+        raise ValueError(
+            "Expected graphs of keras_bandgnn. Received: "
+            f"{type(sample).__module__}.{type(sample).__name__}. Convert each with "
+            f"keras_bandgnn.data.{_CONVERTERS[library]}."
+        )
+    if is_graphs(x):
+        return Inputs(GRAPHS, x, x)
+    _check_arrays(name, x)
+    return Inputs(BATCHES, x, x)
+
+
+def read_validation(data: Any) -> tuple[Inputs, tuple]:
+    """Return the inputs of `validation_data`, and the labels and weights beside them.
+
+    Args:
+        data: What `read_inputs` takes, or a tuple (x, y) or (x, y, sample_weight).
+    """
+    name = "validation_data"
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        x, y = data[:2]
+        batch = isinstance(x, Mapping) and "edge_index" not in x
+        if not batch and not (is_graph(x) and is_graph(y)):
+            inputs = read_inputs(name, x)
+            if inputs.kind != BATCHES:
+                return inputs, data[1:]
+    return read_inputs(name, data), ()
+
+
+def read_graphs(
+    task, name: str, x: Any, adapt: bool = False, required: bool = False
+) -> Inputs:
+    """Return inputs whose raw items are converted to graphs.
+
+    Args:
+        task: The task, whose preprocessor has the encoder; it is added if it has none.
+        name: See `read_inputs`.
+        x: See `read_inputs`.
+        adapt: Whether an encoder learns from the data.
+        required: Whether to raise a ValueError if no item could be converted.
+    """
+    inputs = read_inputs(name, x)
+    if inputs.kind != ITEMS:
+        return inputs
+    encoded = _encode(task, inputs.items, adapt)
+    if required:
+        encoded.refuse_nothing()
+    return dataclasses.replace(
+        inputs, kind=GRAPHS, data=encoded.graphs, positions=encoded.positions
+    )
+
+
+def _encode(task, items, adapt: bool) -> Encoded:
+    """Return the graphs of raw items by the preprocessor's encoder."""
+    encoder = None if task.preprocessor is None else task.preprocessor.encoder
+    if encoder is None:
+        item = first_item(items)
+        refuse_beside_graphs(items, item)
+        encoder = encoder_for(item)
+    if adapt and not encoder.is_adapted:
+        encoder.adapt(items)
+    if not encoder.is_adapted:
+        name = type(encoder).__name__
+        raise ValueError(
+            f"Expected a preprocessor with an adapted {name}. Received: a task "
+            "that has seen no data (weights alone do not hold an encoder). Create "
+            f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
+            "load a preset."
+        )
+    if task.preprocessor is not None and task.preprocessor.encoder is None:
+        _check_names(task.backbone, encoder)
+    encoded = encoder.encode(items)
+    if encoded.graphs is None:
+        return encoded
+    if task.preprocessor is None:
+        task.preprocessor = task.default_preprocessor(encoded.graphs)
+    if task.preprocessor.encoder is None:
+        task.preprocessor.add_encoder(encoder)
+    elif len(task.preprocessor.graph_layers) == 1:
+        # With options for the encoder alone, the rest is as without any.
+        layers = task.backbone.default_layers(encoded.graphs)
+        task.preprocessor.graph_layers = [encoder, *layers]
+    if len(task.preprocessor.graph_layers) == 1:
+        # Before types of edges: inputs of other data are the likelier mistake.
+        task.backbone.check(encoded.graphs)
+    if task.output_level == "edge":
+        # One by one, as a `FlatGraphs` sorts edges by receiver: labels and
+        # predictions are in the order of the items' edges.
+        graphs = [encoder(items[i]) for i in encoded.positions]
+        encoded = encoded._replace(graphs=graphs)
+    return encoded
+
+
+def _check_names(backbone, encoder) -> None:
+    """Raise a ValueError if a backbone reads nothing that an encoder gives."""
+    read = (backbone.features_read() or {}).get("node")
+    features = tuple(encoder.inputs())
+    if read and not set(read).intersection(features):
+        name = type(encoder).__name__
+        raise ValueError(
+            f"Expected graphs with the node features {sorted(read)}, which the "
+            f"backbone reads; the task has no encoder for raw data. Received: items "
+            f"that {name} converts to graphs with {sorted(features)}. Convert the "
+            "items to graphs with those features (the card of a preset says how), or "
+            "put an encoder of those into the task: GraphPreprocessor([encoder])."
+        )
+
+
+def is_graphs(data: Any) -> bool:
+    """Return whether data is graphs, which tasks batch themselves."""
+    if isinstance(data, Graph | Loader) or hasattr(data, "shards"):
+        return True
+    if isinstance(data, list | tuple):
+        return not data or is_graph(data[0])
+    return hasattr(data, "node_ptr")
+
+
+def _read_generator(name: str, data: Iterator) -> Any:
+    """Return the items of a generator in a list, or an iterator of other data."""
+    first = next(data, _NOTHING)
+    if first is _NOTHING:
+        return []
+    if is_graph(first) or accepting(first) is not None:
+        return [first, *data]
+    if isinstance(first, tuple) and first and accepting(first[0]) is not None:
+        refuse(
+            name,
+            "graphs or raw items",
+            first,
+            "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
+        )
+    # Keras tells generators from other data by their type.
+    return (batch for batch in itertools.chain([first], data))
+
+
+def _check_arrays(name: str, data: Any) -> None:
+    """Refuse what is neither graphs nor data of Keras."""
+    expected = "graphs, raw data that an encoder converts, or data that Keras takes"
+    advice = "See keras_bandgnn.Graph and keras_bandgnn.preprocessing.SmilesEncoder."
+    # What models read is a dict of arrays.
+    no_batch = f"Arrays alone are no batch of graphs. {advice}"
+    if isinstance(data, list | tuple | Mapping):
+        leaves = [leaf for leaf in _leaves(data) if leaf is not None]
+        if isinstance(data, tuple) and data and is_graphs(data[0]):
+            # The pair (graphs, labels), as of arrays.
+            advice = f"Pass them one by one: {name}=graphs, y=labels."
+        if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
+            if isinstance(data, Mapping) and accepting(data) is not None:
+                advice = f"Pass a row in a list: [{name}]."
+            refuse(name, expected, data, advice)
+        values = [data] if isinstance(data, Mapping) else data
+        if not any(isinstance(value, Mapping) for value in values):
+            refuse(name, expected, data, no_batch)
+    elif data is None or isinstance(data, numbers.Number | str | bytes | os.PathLike):
+        refuse(name, expected, data, advice)
+    elif hasattr(data, "shape") and hasattr(data, "dtype"):
+        refuse(name, expected, data, no_batch)
+
+
+def _leaves(data) -> Iterator:
+    values = data.values() if isinstance(data, Mapping) else data
+    for value in values:
+        if isinstance(value, list | tuple | Mapping):
+            yield from _leaves(value)
+        else:
+            yield value
+
+
+def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
+    """Raise a ValueError for graphs, or class weights, where Keras takes a batch.
+
+    Args:
+        x: What the method was given.
+        method: Its name; empty for the model itself, which is called.
+        class_weight: Its argument of that name.
+    """
+    if is_graphs(x):
+        call = f"task.{method}(x)" if method else "model(x)"
+        raise ValueError(
+            "Expected a batch. Received: graphs. Write x, y, weight = "
+            f"task.loader(graphs)[0], then task.{method}(x, y, weight)."
+            if method in ("train_on_batch", "test_on_batch")
+            else "Expected a batch. Received: graphs. Write task.predict(graphs), or "
+            f"x, *_ = task.loader(graphs)[0], then {call}."
+        )
+    if class_weight is not None:
+        raise ValueError(
+            "Expected no class_weight, which Keras cannot apply to padded labels. "
+            f"Received: class_weight={class_weight!r}. Pass it to fit, or multiply the "
+            "weights of the batch."
+        )

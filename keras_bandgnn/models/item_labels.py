@@ -1,0 +1,144 @@
+"""Labels and weights of items: columns of tables, and rows of those converted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.converters.attributes import as_numpy
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
+
+
+def rows_of(
+    name: str,
+    values: Any,
+    positions: np.ndarray,
+    count: int,
+    graphs: FlatGraphs,
+    level: str,
+) -> Any:
+    """Return the labels or weights of those of `count` items that were converted.
+
+    Args:
+        name: Name of the argument, for errors.
+        values: Labels or weights of all items. Of nodes and edges also one array,
+            for those of the converted items.
+        positions: The items that were converted.
+        count: Number of items.
+        graphs: The graphs of the converted items.
+        level: `"node"` or `"edge"` where each item has several labels.
+
+    Raises:
+        ValueError: For another number of values, and for values that do not fit,
+            numbered as the items.
+    """
+    if values is None or len(positions) == count or not hasattr(values, "__len__"):
+        return values
+    several = level in ("node", "edge")
+    nested = isinstance(values, list | tuple)
+    nested = several and nested and any(np.ndim(v) for v in values if v is not None)
+    if len(values) != count:
+        if several and not nested:
+            return values
+        raise ValueError(
+            f"Expected `{name}` to have an entry for each of the {count} items, also "
+            f"for the {count - len(positions)} that are left out. Received: "
+            f"{len(values)} entries. Write NaN for items without a label."
+        )
+    if hasattr(values, "iloc"):
+        rows = values.iloc[positions]
+    elif isinstance(values, list | tuple):
+        rows = [values[i] for i in positions]
+    else:
+        rows = values[positions]
+    if not nested:
+        _check_rows(name, rows, positions)
+        return rows
+    counts = graphs.num_nodes if level == "node" else graphs.num_edges
+    for number, row, size in zip(positions.tolist(), rows, counts, strict=True):
+        check_size(f"{name}[{number}]", row, int(size), level, number)
+        _check_rows(f"{name}[{number}]", row)
+    return rows
+
+
+def _check_rows(name: str, rows: Any, numbers: np.ndarray | None = None) -> None:
+    """Raise a ValueError for numbers that are infinite, under their own number."""
+    values = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+    try:
+        array = np.asarray(as_numpy(values), np.float64)
+    except (TypeError, ValueError):
+        return  # Names of classes; what is wrong is refused where values are used.
+    wrong = np.isinf(array)
+    if not wrong.any():
+        return
+    place = [int(i) for i in np.argwhere(wrong)[0]]
+    value = array[tuple(place)]
+    if numbers is not None and place:
+        place[0] = int(numbers[place[0]])
+    raise ValueError(
+        f"Expected `{name.partition('[')[0]}` to be finite. Received: {name}"
+        f"{place or ''}={value}. Write NaN where a value is not known."
+    )
+
+
+def check_size(name: str, row: Any, count: int, level: str, number: int) -> None:
+    """Raise a ValueError unless a graph's labels have a row for each node or edge."""
+    if np.shape(row)[:1] != (count,):
+        raise ValueError(
+            f"Expected {name} to have a row for each of the {count} {level}s of graph "
+            f"{number}. Received: shape {np.shape(row)}."
+        )
+
+
+def check_index(name: str, x: Any, values: Any) -> None:
+    """Raise a ValueError for a pandas index that has the rows of `x` in another order.
+
+    Labels belong to items by position, as in Keras.
+
+    Args:
+        name: The argument that `values` are.
+        x: Data; only a data frame or a series has an index.
+        values: Labels or weights.
+    """
+    if not (hasattr(x, "iloc") and hasattr(values, "iloc")):
+        return
+    rows, other = x.index, values.index
+    if len(rows) != len(other) or rows.equals(other):
+        return
+    if rows.isin(other).all() and other.isin(rows).all():
+        raise ValueError(
+            f"Expected `{name}` in the order of the rows of `x`. Received: the index "
+            f"of `x` in another order. Write {name}.loc[x.index], or "
+            f"{name}.to_numpy() if row k of {name} belongs to row k of x."
+        )
+
+
+def columns_of(x: Any, y: Any) -> Any:
+    """Return the columns that `y` names of a data frame; other labels as they are.
+
+    Of dicts it returns the values under the name `y`.
+    """
+    dicts = isinstance(x, list | tuple) and x and isinstance(x[0], Mapping)
+    if dicts and isinstance(y, str):
+        missing = [k for k, row in enumerate(x) if y not in row]
+        if missing:
+            raise ValueError(
+                f"Expected {y!r} in each item of `x`. Received: item {missing[0]} with "
+                f"{sorted(x[missing[0]])}. Pass labels for all items."
+            )
+        return [row[y] for row in x]
+    names = [y] if isinstance(y, str) else y
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(n, str) for n in names
+    ):
+        return y
+    if not is_table(x):
+        return y
+    missing = [name for name in names if name not in x.columns]
+    if missing:
+        raise ValueError(
+            f"Expected columns of the table, one of {list(x.columns)}. Received: "
+            f"{missing}."
+        )
+    return x[y] if isinstance(y, str) else x[list(y)]

@@ -1,0 +1,164 @@
+"""`GraphPairs`: pairs of the nodes of a graph, and those that messages give away."""
+
+import numpy as np
+
+from keras_bandgnn.checks import refuse
+from keras_bandgnn.data.identity import (
+    added_reverses,
+    both_ways,
+    leaks,
+    mirrored,
+    refuse_leaks,
+    without_types,
+)
+from keras_bandgnn.data.link_splits import (
+    NodePairs,
+    as_pairs,
+    is_undirected,
+    split_links,
+    with_edges,
+)
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.inputs import GRAPHS, Inputs
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
+_ADVICE = (
+    "Split the edges with split_links, which keeps all edges of two nodes in one part. "
+    "If pairs and their reverse are facts of their own, pass undirected=False."
+)
+
+
+def one_graph(inputs: Inputs) -> Graph:
+    """Return the graph of inputs, alone in a list, a `FlatGraphs` or a store."""
+    graphs = inputs.data
+    if inputs.kind == GRAPHS and len(graphs) == 1 and isinstance(graphs[0], Graph):
+        return graphs[0]
+    if inputs.kind == GRAPHS and isinstance(graphs, list | tuple):
+        raise ValueError(
+            "Expected one graph, as pairs number the nodes of one. Received: "
+            f"{len(graphs)} graphs. Join them to one graph without edges between them."
+        )
+    if inputs.kind == GRAPHS:
+        expected = "a store or FlatGraphs of one graph"
+        refuse("graph", expected, graphs, "Pass graphs[i].")
+    refuse("graph", "a Graph", inputs.source)
+
+
+class GraphPairs:
+    """Pairs of one graph, as a `LinkPredictor` compares and checks them.
+
+    Args:
+        graph: The graph that carries the messages.
+        num_relations: R, types of pairs; None if all are alike.
+        undirected: Whether links leak, rather than triples alone; see
+            `LinkPredictor.fit`.
+        preprocessor: That of the task, or None. Its layers may add edges.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        num_relations: int | None,
+        undirected: bool,
+        preprocessor: GraphPreprocessor | None,
+    ):
+        self.graph, self.num_relations = graph, num_relations
+        self.undirected, self.preprocessor = undirected, preprocessor
+        self.edges = self._plain(NodePairs.of_edges(graph))
+
+    def _plain(self, pairs: NodePairs) -> NodePairs:
+        """Return pairs without types if all are alike."""
+        return without_types(pairs) if self.num_relations is None else pairs
+
+    def read(self, name: str, pairs) -> NodePairs:
+        """Return the pairs of an argument, which must be of the graph's nodes."""
+        count = self.graph.num_nodes
+        return self._plain(as_pairs(name, pairs, count, self.num_relations))
+
+    def read_or_edges(self, pairs) -> NodePairs:
+        """Return the pairs of an argument `pairs`; those of the edges for None."""
+        if pairs is None:
+            pairs = split_links(self.graph, 0.0, 0.0).train_pairs
+        return self.read("pairs", pairs)
+
+    def read_known(self, known) -> NodePairs:
+        """Return known pairs, which may have the types of messages, such as reverses.
+
+        Args:
+            known: The argument.
+        """
+        if self.num_relations is None:
+            return self.read("known", known)
+        types = int(self.graph.edge_type.max(initial=-1)) + 1
+        types = max(self.num_relations, types)
+        return as_pairs("known", known, self.graph.num_nodes, types)
+
+    def true(self, pairs: NodePairs, known=None) -> NodePairs:
+        """Return all pairs that negatives avoid: these, the edges and known ones."""
+        parts = [pairs, self.edges]
+        if known is not None:
+            parts.append(self.read_known(known))
+        true = NodePairs.concatenate(parts)
+        return both_ways(true) if is_undirected(self.graph) else true
+
+    def check_validation(self, train: NodePairs, valid: NodePairs) -> None:
+        """Raise a ValueError if edges or pairs to train on give others away.
+
+        Args:
+            train: Pairs to train on.
+            valid: Pairs to validate on.
+        """
+        for what, seen in (
+            ("edges of the graph", self.edges),
+            ("pairs to train on", train),
+        ):
+            refuse_leaks(
+                f"`validation_pairs` that are no {what}",
+                valid,
+                leaks(valid, seen, self.graph.num_nodes, self.undirected),
+                self.undirected,
+                _ADVICE,
+            )
+        self.check_messages("validation_pairs", valid)
+
+    def check_messages(self, name: str, pairs: NodePairs) -> None:
+        """Raise a ValueError for pairs that are no edges, but messages as edges are.
+
+        Args:
+            name: The argument, for errors.
+            pairs: Pairs to evaluate on.
+        """
+        edges, count = self.edges, self.graph.num_nodes
+        # Those of a loader may have types.
+        pairs = self._plain(pairs)
+        if self.undirected:
+            leaked = leaks(pairs, edges, count, undirected=True)
+            leaked &= ~leaks(pairs, edges, count, undirected=False)
+            expected = f"`{name}` that are no edges in reverse or of another type"
+            refuse_leaks(expected, pairs, leaked, False, _ADVICE)
+            return
+        layers = () if self.preprocessor is None else self.preprocessor.graph_layers
+        if not layers or not mirrored(pairs, edges, count).any():
+            return
+        seen = self._messages(self.graph)
+        added = added_reverses(NodePairs.of_edges(self.graph), seen, count)
+        # Layers that read no edges, such as RadiusGraph, add the same ones without.
+        others = with_edges(self.graph, ~leaks(edges, pairs, count, undirected=True))
+        added &= ~leaks(seen, self._messages(others), count, undirected=False)
+        names = ", ".join(type(layer).__name__ for layer in layers)
+        refuse_leaks(
+            f"`{name}` that are no messages after the layers of the preprocessor",
+            pairs,
+            leaks(pairs, self._plain(seen.take(added)), count, undirected=False),
+            self.undirected,
+            f"Of {names} leave out the layer that adds the reverse of edges, give "
+            "reverse edges a type of their own, or split the edges with split_links, "
+            "which keeps an edge and its reverse in one part.",
+        )
+
+    def _messages(self, graph: Graph) -> NodePairs:
+        """Return the edges of a graph after the layers, between the caller's nodes."""
+        # A graph that was reordered before has its own numbers.
+        flat = self.preprocessor.transform([graph.replace(origin=None)])
+        row = np.arange(graph.num_nodes) if flat.origin is None else flat.origin
+        return NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
