@@ -1,5 +1,6 @@
 """Reproducible and resumable training of a task on a loader, and options of `fit`."""
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,10 @@ _REFUSED = {
 
 
 def options_for_graphs(
-    args: Sequence, names: Sequence[str], options: Mapping[str, Any]
+    args: Sequence,
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    refused: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Options of Keras' methods by name, those that graphs can have.
 
@@ -43,6 +47,7 @@ def options_for_graphs(
         args: Options by position.
         names: Their names.
         options: Options by name.
+        refused: What to do instead of further options, by their names.
 
     Raises:
         TypeError: For more positions than names.
@@ -54,7 +59,7 @@ def options_for_graphs(
             f"{', '.join(names)}. Received: {len(args)}. Pass the others by name."
         )
     options = {**options, **dict(zip(names, args, strict=False))}
-    for name, advice in _REFUSED.items():
+    for name, advice in {**_REFUSED, **(refused or {})}.items():
         value = options.pop(name, None)
         if value is not None:
             raise ValueError(
@@ -266,35 +271,30 @@ def fit_loader(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
     Returns:
         Keras' `History`.
     """
+    from keras_bandgnn.training.save_progress import SaveProgress
+
     if loader.plan.schedule is not None and _has_dropout(model):
         loader.keep_states_apart()
     loader.end_after(kwargs.get("epochs", 1) - 1)
-    try:
-        return _fit(model, fit, loader, kwargs)
-    finally:
+    saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
+    with contextlib.ExitStack() as cleanup:
+        # Training that ends early leaves the loader in the middle of an epoch.
+        cleanup.callback(loader.stop_threads)
+        cleanup.callback(loader.end_after, None)
         for callback in kwargs["callbacks"]:
             if isinstance(callback, SeedFromEpoch):
-                callback.restore()
-        loader.end_after(None)
-        # Training that ends early leaves the loader in the middle of an epoch.
-        loader.stop_threads()
-
-
-def _fit(model: keras.Model, fit: Callable, loader: Loader, kwargs: dict):
-    from keras_bandgnn.training.save_progress import SaveProgress
-
-    saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
-    try:
-        history = _fit_on(model, fit, loader, saving, **kwargs)
+                cleanup.callback(callback.restore)
+        for callback in saving:
+            cleanup.callback(callback.release)
+        history = _fit_from_progress(model, fit, loader, saving, **kwargs)
         for callback in saving:
             callback.clear()
-    finally:
-        for callback in saving:
-            callback.release()
     return history
 
 
-def _fit_on(model: keras.Model, fit: Callable, loader: Loader, saving, **kwargs):
+def _fit_from_progress(
+    model: keras.Model, fit: Callable, loader: Loader, saving: Sequence, **kwargs
+):
     place = None
     for callback in saving:
         callback.follow(loader)

@@ -6,7 +6,8 @@ import keras
 
 from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import boolean
+from keras_bandgnn.checks import boolean, refuse
+from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
 from keras_bandgnn.models.entry_model import EntryModel
 from keras_bandgnn.models.fitting import (
@@ -28,7 +29,8 @@ from keras_bandgnn.models.inputs import (
     read_inputs,
     read_validation,
 )
-from keras_bandgnn.models.label_checks import require_weights
+from keras_bandgnn.models.label_checks import check_labelled
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
@@ -116,7 +118,14 @@ class GraphModel(EntryModel):
         Args:
             graphs: The first graphs given to the task.
         """
-        return GraphPreprocessor(self.backbone.default_layers(graphs))
+        one = isinstance(graphs, Graph)
+        if self.sizes_batcher and not one and not hasattr(graphs, "__len__"):
+            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
+        preprocessor = GraphPreprocessor(self.backbone.default_layers(graphs))
+        if self.sizes_batcher and (one or len(graphs) == 1):
+            # A batch size above 1 would be nearly all padding.
+            preprocessor.batcher = StaticBatcher(1, padding="64")
+        return preprocessor
 
     def complete(self, graphs, training: bool = False) -> None:
         """Set the default preprocessor, unless the task has one.
@@ -269,7 +278,7 @@ class GraphModel(EntryModel):
         )
         # The loader orders the batches itself, reproducibly.
         kwargs["shuffle"] = False
-        self._check_labelled(loader, "x")
+        check_labelled(self, loader, "x")
         self.adapt(loader)
         if not self.optimizer.built:
             # TensorFlow traces a step that makes variables twice.
@@ -284,20 +293,11 @@ class GraphModel(EntryModel):
         kwargs["validation_data"] = as_fit_data(data, self)
         return fit_loader(self, super().fit, loader, **kwargs)
 
-    def labelled(
-        self,
-        name: str,
-        x,
-        y=None,
-        sample_weight=None,
-        class_weight=None,
-        split: float | None = None,
-        adapt: bool = False,
-    ) -> tuple:
+    def labelled(self, name: str, x, y=None, *args, **kwargs) -> tuple:
         """Return graphs with labels and weights; see `labelled_graphs.labelled`."""
         from keras_bandgnn.models.labelled_graphs import labelled
 
-        return labelled(self, name, x, y, sample_weight, class_weight, split, adapt)
+        return labelled(self, name, x, y, *args, **kwargs)
 
     def _validation_inputs(self, data) -> Inputs:
         """Return validation graphs with the labels beside them, or data of Keras."""
@@ -315,7 +315,7 @@ class GraphModel(EntryModel):
             if inputs.kind == BATCHES:
                 return inputs.data
             loader = self.loader(inputs, training=False, sampler=sampler)
-            self._check_labelled(loader, "validation_data")
+            check_labelled(self, loader, "validation_data")
             return loader
         except ValueError as error:
             if "validation_data" in str(error):
@@ -341,7 +341,7 @@ class GraphModel(EntryModel):
         weight = kwargs.pop("sample_weight", None)
         inputs = inputs.with_graphs(self.labelled("x", inputs, y, weight)[0])
         loader = self.loader(inputs, training=False, sampler=sampler)
-        self._check_labelled(loader, "x")
+        check_labelled(self, loader, "x")
         callbacks = kwargs.get("callbacks")
         if self.distribution.is_main:
             kwargs["verbose"], callbacks = shown_by(kwargs, callbacks)
@@ -437,24 +437,6 @@ class GraphModel(EntryModel):
         self.distribution.same_weights(self, optimizer=training)
         if not self.distribution.is_main:
             options["verbose"] = 0
-
-    def _check_labelled(self, loader: Loader, name: str) -> None:
-        """Raise a ValueError if the task cannot train on or evaluate a loader."""
-        if not self.compiled:
-            raise ValueError(
-                "Expected a compiled task. Received: a task that was created with "
-                "compile=False. Call task.compile() before fit and evaluate."
-            )
-        if not loader.has_labels:
-            pair = "fit(x, y)" if name == "x" else f"{name}=(x, y)"
-            raise ValueError(
-                f"Expected the graphs in `{name}` to have labels. Received: graphs "
-                f"with label=None. Set Graph(..., label=...), or pass labels: {pair}."
-                f"{self.encoder_advice()}"
-            )
-        self.check_labels(loader)
-        if loader.pairs is None:
-            require_weights(self, loader.parts)
 
     def encoder_advice(self) -> str:
         """Return how the encoder gives labels that graphs lack; empty if it has none.

@@ -266,7 +266,7 @@ def _check_arrays(name: str, data: Any) -> None:
     # What models read is a dict of arrays.
     no_batch = f"Arrays alone are no batch of graphs. {advice}"
     if isinstance(data, list | tuple | Mapping):
-        leaves = [leaf for leaf in _leaves(data) if leaf is not None]
+        leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
         if isinstance(data, tuple) and data and is_graphs(data[0]):
             # The pair (graphs, labels), as of arrays.
             advice = f"Pass them one by one: {name}=graphs, y=labels."
@@ -281,15 +281,6 @@ def _check_arrays(name: str, data: Any) -> None:
         refuse(name, expected, data, advice)
     elif hasattr(data, "shape") and hasattr(data, "dtype"):
         refuse(name, expected, data, no_batch)
-
-
-def _leaves(data) -> Iterator:
-    values = data.values() if isinstance(data, Mapping) else data
-    for value in values:
-        if isinstance(value, list | tuple | Mapping):
-            yield from _leaves(value)
-        else:
-            yield value
 
 
 def check_batch(x: Any, method: str, class_weight: Any = None) -> None:

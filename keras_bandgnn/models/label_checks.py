@@ -169,3 +169,28 @@ def require_weights(task, parts: Iterable[FlatGraphs]) -> None:
         f"{number} labels, all of weight 0. Losses and metrics would be 0 whatever the "
         "predictions. Pass other weights, or none."
     )
+
+
+def check_labelled(task, loader, name: str) -> None:
+    """Raise a ValueError if a task cannot train on or evaluate a loader.
+
+    Args:
+        task: The task.
+        loader: Its loader.
+        name: The argument that the graphs are.
+    """
+    if not task.compiled:
+        raise ValueError(
+            "Expected a compiled task. Received: a task that was created with "
+            "compile=False. Call task.compile() before fit and evaluate."
+        )
+    if not loader.has_labels:
+        pair = "fit(x, y)" if name == "x" else f"{name}=(x, y)"
+        raise ValueError(
+            f"Expected the graphs in `{name}` to have labels. Received: graphs "
+            f"with label=None. Set Graph(..., label=...), or pass labels: {pair}."
+            f"{task.encoder_advice()}"
+        )
+    task.check_labels(loader)
+    if loader.pairs is None:
+        require_weights(task, loader.parts)

@@ -1,4 +1,4 @@
-"""`GraphPairs`: pairs of the nodes of a graph, and those that messages give away."""
+"""Pairs of the nodes of a graph: checks of leaks, and their loaders."""
 
 import numpy as np
 
@@ -19,8 +19,12 @@ from keras_bandgnn.data.link_splits import (
     with_edges,
 )
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.input_loader import input_loader
 from keras_bandgnn.models.inputs import GRAPHS, Inputs
+from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 _ADVICE = (
     "Split the edges with split_links, which keeps all edges of two nodes in one part. "
@@ -162,3 +166,78 @@ class GraphPairs:
         flat = self.preprocessor.transform([graph.replace(origin=None)])
         row = np.arange(graph.num_nodes) if flat.origin is None else flat.origin
         return NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
+
+
+def check_one_device(task) -> None:
+    """Raise a ValueError for a task on several devices."""
+    if task.distribution.several:
+        raise ValueError(
+            "Expected one device for LinkPredictor. Received: "
+            f"{task.distribution.size}. Create the task outside of the scope of a "
+            "distribution."
+        )
+
+
+def make_link_loader(
+    task,
+    links: GraphPairs,
+    pairs: NodePairs,
+    known: NodePairs,
+    negatives: NegativeSampler | None = None,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    seed: int = 0,
+    sampler: Sampler | None = None,
+) -> Loader:
+    """Return a `LinkLoader` whose batches suit the backbone of a task.
+
+    Args:
+        task: The `LinkPredictor`.
+        links: Has the graph.
+        pairs: Pairs that are true.
+        known: Pairs that negatives avoid.
+        negatives: See `LinkPredictor.fit`, also for the others.
+        batch_size: True pairs of a step.
+        shuffle: Whether each epoch has a new order and new negatives.
+        seed: Of these.
+        sampler: `NeighborSampler`, or None for the whole graph.
+    """
+    from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+    from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
+
+    check_one_device(task)
+    graph = links.graph
+    negatives = NegativeSampler() if negatives is None else negatives
+    if sampler is not None:
+        if not isinstance(sampler, NeighborSampler):
+            refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
+        batch_size = batch_size or min(sampler.batch_size, len(pairs))
+        # Every pair and every negative may have nodes of its own.
+        count = 2 * batch_size * (1 + negatives.per_positive)
+        nodes = min(count, graph.num_nodes)
+        sampler = NeighborSampler(**{**sampler.get_config(), "batch_size": nodes})
+    loader = input_loader(
+        task, Inputs(GRAPHS, [graph], graph), training=False, sampler=sampler
+    )
+    return LinkLoader(
+        graph,
+        pairs,
+        negatives,
+        batch_size,
+        known,
+        shuffle=shuffle,
+        seed=seed,
+        loader=loader,
+        undirected=links.undirected,
+    )
+
+
+def refuse_options(call: str, owner: str, **options) -> None:
+    """Raise a ValueError that names the options of a graph that are not None."""
+    if names := [name for name, value in options.items() if value is not None]:
+        names = ", ".join(names)
+        raise ValueError(
+            f"Expected `{call}` without options that {owner} has itself. Received: "
+            f"{names}. Leave {names} out and build the loader with them, or pass the "
+            "graph instead of a loader."
+        )

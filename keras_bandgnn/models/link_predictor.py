@@ -17,25 +17,26 @@ from keras_bandgnn.models.inputs import (
     read_inputs,
 )
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
-from keras_bandgnn.models.link_loading import (
+from keras_bandgnn.models.link_pairs import (
+    GraphPairs,
     make_link_loader,
-    refuse_labels,
+    one_graph,
     refuse_options,
-    training_loader,
 )
-from keras_bandgnn.models.link_measures import CHUNK, measures, scores
-from keras_bandgnn.models.link_pairs import GraphPairs, one_graph
-from keras_bandgnn.models.link_ranking import node_states, ranks
+from keras_bandgnn.models.link_scores import CHUNK, measures, node_states, ranks, scores
 from keras_bandgnn.models.task import Task, refuse_preprocessor
-from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.loader import Loader
-from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 OBJECTIVES = ("binary", "softmax")
 SIDES = ("receiver", "sender", "both")
+# Options that pairs do not have.
+_LABELS = dict.fromkeys(
+    ("validation_split", "y", "sample_weight", "class_weight"),
+    "Pass pairs, and validation_pairs.",
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -234,8 +235,7 @@ class LinkPredictor(Task):
         """
         from keras_bandgnn.preprocessing.loading.link_loader import validation_loader
 
-        kwargs = options_for_graphs((), (), kwargs)
-        refuse_labels(kwargs)
+        kwargs = options_for_graphs((), (), kwargs, _LABELS)
         inputs, valid = read_inputs("x", x), kwargs.pop("validation_data", None)
         if inputs.kind == LOADER and inputs.data.pairs is not None:
             loader = inputs.data
@@ -262,18 +262,15 @@ class LinkPredictor(Task):
             )
         else:
             links = self._links(one_graph(inputs), undirected)
-            loader = training_loader(
-                self,
-                links,
-                pairs,
-                known,
-                validation_pairs,
-                negatives=negatives,
-                batch_size=batch_size,
-                shuffle=kwargs.pop("shuffle", True),
-                seed=seed,
-                sampler=sampler,
-            )
+            self.complete([links.graph], training=True)
+            pairs = links.read_or_edges(pairs)
+            true = links.true(pairs, known)
+            if validation_pairs is not None:
+                held_out = links.read("validation_pairs", validation_pairs)
+                true = NodePairs.concatenate([links.true(held_out), true])
+            shuffle = kwargs.pop("shuffle", True)
+            options = negatives, batch_size, shuffle, seed, sampler
+            loader = make_link_loader(self, links, pairs, true, *options)
         if validation_pairs is not None:
             links = self._links(loader.graph, undirected)
             held_out = links.read("validation_pairs", validation_pairs)
@@ -465,13 +462,6 @@ class LinkPredictor(Task):
         links = self._links(one_graph(inputs))
         pairs = links.read("graphs", NodePairs.of_edges(links.graph))
         return make_link_loader(self, links, pairs, pairs, shuffle=shuffle, seed=seed)
-
-    def default_preprocessor(self, graphs) -> GraphPreprocessor:
-        """Return the preprocessor of a task that was created without one."""
-        preprocessor = super().default_preprocessor(graphs)
-        # One graph; a batch size above 1 would be nearly all padding.
-        preprocessor.batcher = StaticBatcher(1, padding="64")
-        return preprocessor
 
     def export(self, *args, **kwargs):
         """Raise an error: exported models take graphs, and have no pairs.

@@ -9,7 +9,6 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.data.identity import check_masks, shared_links
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.inputs import (
     BATCHES,
     GRAPHS,
@@ -20,13 +19,11 @@ from keras_bandgnn.models.inputs import (
 )
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
 )
-from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 _LOG = logging.getLogger(__name__)
 
@@ -232,16 +229,6 @@ class MaskedTask(Task):
         # The layers are applied already.
         flat.metadata = {"layers": self.preprocessor.layers_config()}
         return inputs.with_graphs(flat)
-
-    def default_preprocessor(self, graphs) -> GraphPreprocessor:
-        """Return the preprocessor of a task that was created without one."""
-        if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
-            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
-        preprocessor = super().default_preprocessor(graphs)
-        if isinstance(graphs, Graph) or len(graphs) == 1:
-            # A batch size above 1 would be nearly all padding.
-            preprocessor.batcher = StaticBatcher(1, padding="64")
-        return preprocessor
 
 
 def _check_sides(part: FlatGraphs, train: str | None, valid: str, level: str) -> None:

@@ -9,8 +9,7 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.data import NodePairs, split_links
 from keras_bandgnn.layers.link_scorer import SCORES
-from keras_bandgnn.models.link_measures import mean_loss
-from keras_bandgnn.models.link_ranking import score_pairs
+from keras_bandgnn.models.link_scores import mean_loss, score_pairs
 from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     LargestComponent,
