@@ -90,7 +90,7 @@ def attention(
     1.0
     """
     question = Question(task, graphs, target, index, edges=False).checked()
-    # Before any work on the graphs: not every backbone has weights.
+    # Before other work: not every backbone has weights.
     weights = attention_weights(task, question.graphs)
     read = explanations(question, HeadReading)
     residual = isinstance(task.backbone, GraphTransformerBackbone)

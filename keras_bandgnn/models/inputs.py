@@ -39,7 +39,7 @@ _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _NOTHING = object()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Inputs:
     """`x` of a task's method, and the graphs that it became.
 
