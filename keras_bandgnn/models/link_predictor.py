@@ -11,11 +11,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.fitting import options_for_graphs
-from keras_bandgnn.models.inputs import (
-    BATCHES,
-    LOADER,
-    read_inputs,
-)
+from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.link_pairs import (
     GraphPairs,
@@ -268,9 +264,17 @@ class LinkPredictor(Task):
             if validation_pairs is not None:
                 held_out = links.read("validation_pairs", validation_pairs)
                 true = NodePairs.concatenate([links.true(held_out), true])
-            shuffle = kwargs.pop("shuffle", True)
-            options = negatives, batch_size, shuffle, seed, sampler
-            loader = make_link_loader(self, links, pairs, true, *options)
+            loader = make_link_loader(
+                self,
+                links,
+                pairs,
+                known=true,
+                negatives=negatives,
+                batch_size=batch_size,
+                shuffle=kwargs.pop("shuffle", True),
+                seed=seed,
+                sampler=sampler,
+            )
         if validation_pairs is not None:
             links = self._links(loader.graph, undirected)
             held_out = links.read("validation_pairs", validation_pairs)
