@@ -190,23 +190,28 @@ def shown_by(options: dict, callbacks) -> tuple:
     return verbose, listed
 
 
-def with_callbacks(task, loader: Loader, seed: int, options: dict) -> dict:
-    """Return the options of `fit` with the callbacks that training on a loader needs.
+def with_callbacks(
+    task, loader: Loader, options: dict, seed: int | None = None
+) -> dict:
+    """Return options of `fit` or `evaluate` with callbacks that know the loader.
 
     Args:
         task: The model.
-        loader: The training graphs.
-        seed: Seed of the orders and, on torch, of dropout.
-        options: Options of `fit`, `callbacks` and `verbose` among them.
+        loader: The graphs.
+        options: The options, `callbacks` and `verbose` among them.
+        seed: Of `fit`, the seed of the orders and, on torch, of dropout.
     """
-    callbacks = options.get("callbacks") or []
-    callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    callbacks = callbacks_of(task.distribution, callbacks)
+    callbacks, first = options.get("callbacks"), []
+    if seed is not None:
+        callbacks = callbacks or []
+        callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+        callbacks = callbacks_of(task.distribution, callbacks)
+        first = [SeedFromEpoch(loader, seed)]
     if task.distribution.is_main:
         verbose, callbacks = shown_by(options, callbacks)
         options = {**options, "verbose": verbose}
-    callbacks = [SeedFromEpoch(loader, seed), *follow(callbacks, loader)]
-    return {**options, "callbacks": callbacks}
+    callbacks = follow(callbacks, loader)
+    return {**options, "callbacks": [*first, *callbacks] if first else callbacks}
 
 
 def say_batches(loader: Loader, plan) -> None:

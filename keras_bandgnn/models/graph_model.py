@@ -16,7 +16,6 @@ from keras_bandgnn.models.fitting import (
     follow,
     options_for_graphs,
     say_batches,
-    shown_by,
     with_callbacks,
 )
 from keras_bandgnn.models.input_loader import input_loader
@@ -258,19 +257,11 @@ class GraphModel(EntryModel):
             return super().fit(inputs.data, y, *args, **kwargs)
         names = ("batch_size", "epochs", "verbose", "callbacks")
         kwargs = options_for_graphs(args, names, kwargs)
-        # As in Keras, validation data replaces a split.
-        split = kwargs.pop("validation_split", None) or None
-        graphs, valid = self.labelled(
-            "x",
-            inputs,
-            y,
-            kwargs.pop("sample_weight", None),
-            kwargs.pop("class_weight", None),
-            split=split if validation_data is None else None,
-            adapt=True,
+        inputs, validation_data = self._training_inputs(
+            inputs, y, validation_data, kwargs
         )
         loader = self.loader(
-            inputs.with_graphs(graphs),
+            inputs,
             shuffle=bool(kwargs.get("shuffle", True)),
             seed=seed,
             adapt=True,
@@ -283,14 +274,13 @@ class GraphModel(EntryModel):
         if not self.optimizer.built:
             # TensorFlow traces a step that makes variables twice.
             self.optimizer.build(self.trainable_variables)
-        kwargs = with_callbacks(self, loader, seed, kwargs)
+        kwargs = with_callbacks(self, loader, kwargs, seed)
         self._begin(loader, kwargs)
         if kwargs.get("verbose", "auto"):
             whole = inputs.kind == LOADER or sampler is not None
             say_batches(loader, None if whole else self.preprocessor.plan)
-        data = validation_data if valid is None else valid
-        data = self._validation_loader(data, sampler)
-        kwargs["validation_data"] = as_fit_data(data, self)
+        valid = self._validation_loader(validation_data, sampler)
+        kwargs["validation_data"] = as_fit_data(valid, self)
         return fit_loader(self, super().fit, loader, **kwargs)
 
     def labelled(self, name: str, x, y=None, *args, **kwargs) -> tuple:
@@ -298,6 +288,34 @@ class GraphModel(EntryModel):
         from keras_bandgnn.models.labelled_graphs import labelled
 
         return labelled(self, name, x, y, *args, **kwargs)
+
+    def _training_inputs(
+        self,
+        inputs: Inputs,
+        y,
+        validation_data,
+        options: dict,
+        weights: tuple[str, ...] = ("sample_weight", "class_weight"),
+    ) -> tuple:
+        """Return inputs with labels and weights, and the validation data.
+
+        Args:
+            inputs: `x` of `fit`.
+            y: Its labels.
+            validation_data: As for `fit`. As in Keras, it replaces a split.
+            options: Options of `fit`, of which a split and the weights are removed.
+            weights: Names of these.
+        """
+        split = options.pop("validation_split", None) or None
+        graphs, valid = self.labelled(
+            "x",
+            inputs,
+            y,
+            **{name: options.pop(name, None) for name in weights},
+            split=split if validation_data is None else None,
+            adapt=True,
+        )
+        return inputs.with_graphs(graphs), validation_data if valid is None else valid
 
     def _validation_inputs(self, data) -> Inputs:
         """Return validation graphs with the labels beside them, or data of Keras."""
@@ -342,10 +360,7 @@ class GraphModel(EntryModel):
         inputs = inputs.with_graphs(self.labelled("x", inputs, y, weight)[0])
         loader = self.loader(inputs, training=False, sampler=sampler)
         check_labelled(self, loader, "x")
-        callbacks = kwargs.get("callbacks")
-        if self.distribution.is_main:
-            kwargs["verbose"], callbacks = shown_by(kwargs, callbacks)
-        kwargs["callbacks"] = follow(callbacks, loader)
+        kwargs = with_callbacks(self, loader, kwargs)
         if not kwargs.get("_use_cached_eval_dataset"):
             self._begin(loader, kwargs, training=False)
         return super().evaluate(as_fit_data(loader, self), None, **kwargs)

@@ -71,17 +71,13 @@ class MaskedTask(Task):
         """
         inputs = read_inputs("x", x)
         if inputs.kind != BATCHES:
-            weight = kwargs.pop(SAMPLE_WEIGHT, None)
-            split = kwargs.pop("validation_split", None) or None
-            split = split if validation_data is None else None
             # Weights of classes follow, for the labels that the mask selects.
-            graphs, valid = self.labelled(
-                "x", inputs, y, weight, split=split, adapt=True
+            inputs, validation_data = self._training_inputs(
+                inputs, y, validation_data, kwargs, (SAMPLE_WEIGHT,)
             )
-            inputs, y = inputs.with_graphs(graphs), None
-            validation_data = validation_data if valid is None else valid
+            y = None
             if inputs.kind != LOADER:
-                self.complete(graphs, training=True)
+                self.complete(inputs.data, training=True)
         if validation_mask is not None:
             train, valid = None, inputs
             if validation_data is None:
