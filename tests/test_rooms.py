@@ -180,7 +180,6 @@ def walk(title: str) -> list[tuple[str, str]]:
 FOLLOWING = (
     "## Following a batch",
     "Then the device",
-    "### Following `x`",
     "### Following a sampler",
     "### Following the precision",
     "### Following the block size",
@@ -207,8 +206,10 @@ def test_a_batch_is_followed_down_the_rooms(title):
     assert rooms == sorted(rooms, reverse=True), files
 
 
-def test_the_walk_of_x_is_short():
-    files = [module for module, _ in walk("### Following `x`")]
+def test_the_way_of_x_is_short():
+    title = "### Following `x`"
+    test_steps_on_the_way_of_a_batch_are_in_the_files_that_the_page_names(title)
+    files = [module for module, _ in walk(title)]
     rooms = [ROOMS.index(room_of(file)) for file in files]
     climbs = sum(after > before for before, after in itertools.pairwise(rooms))
     assert len(files) <= 20 and len(set(files)) <= 10 and climbs <= 3
