@@ -109,8 +109,9 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     )
     result = None
     if backend.flat_edge_attention is not None and not rows:
-        arguments = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
-        result = backend.flat_edge_attention(*arguments)
+        result = backend.flat_edge_attention(
+            *flat, bias, weight, *ids, num_heads=num_heads, empty=EMPTY
+        )
     if result is None:
         tensors = (*flat, bias, *ids, *rows)
         tensors = tensors if weight is None else (*tensors, weight)

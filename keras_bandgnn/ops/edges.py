@@ -12,21 +12,17 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def _flat(tensors, sender, receiver, num_nodes):
-    """Return float32 tensors and ids without the axis G of 1, or None."""
+    """Return tensors without the axis G of 1, and the ends of edges, or None."""
     if backend.fused_edges is None or ops.shape(sender)[0] != 1:
         return None
-    given = [each for each in tensors if each is not None]
-    if any(keras.backend.standardize_dtype(t.dtype) != "float32" for t in given):
+    dtypes = (t.dtype for t in tensors if t is not None)
+    if any(keras.backend.standardize_dtype(dtype) != "float32" for dtype in dtypes):
         return None
-    if not backend.fused_edges.apply_to(given[0], ops.shape(sender)[1]):
+    if not backend.fused_edges.apply_to(tensors[0], ops.shape(sender)[1]):
         return None
     flat = [None if t is None else ops.squeeze(t, 0) for t in tensors]
-    sender, receiver = (
-        ops.cast(ops.squeeze(each, 0), backend.fused_edges.ids)
-        for each in (sender, receiver)
-    )
-    pointer = backend.fused_edges.pointer(receiver, num_nodes)
-    return *flat, sender, receiver, pointer
+    ids = (ops.squeeze(ops.convert_to_tensor(t), 0) for t in (sender, receiver))
+    return *flat, backend.fused_edges.ends(*ids, num_nodes)
 
 
 def relu_sum(states, edge_states, sender, receiver):
@@ -41,10 +37,10 @@ def relu_sum(states, edge_states, sender, receiver):
     Returns:
         float [G, N, H], or None.
     """
-    given = _flat((states, edge_states), sender, receiver, states.shape[1])
-    if given is None:
+    flat = _flat((states, edge_states), sender, receiver, states.shape[1])
+    if flat is None:
         return None
-    return ops.expand_dims(backend.fused_edges.relu_sum(*given), 0)
+    return ops.expand_dims(backend.fused_edges.relu_sum(*flat), 0)
 
 
 def gated_sum(sent, received, messages, edges, sender, receiver):
@@ -65,20 +61,20 @@ def gated_sum(sent, received, messages, edges, sender, receiver):
         Both sums, float [G, N, U], and c, float [G, E, U], with edges; or None.
     """
     both = ops.concatenate([sent, messages], axis=-1)
-    given = _flat((both, received, edges), sender, receiver, both.shape[1])
-    if given is None:
+    flat = _flat((both, received, edges), sender, receiver, both.shape[1])
+    if flat is None:
         return None
-    sums, logits = backend.fused_edges.gated_sum(*given)
+    sums, logits = backend.fused_edges.gated_sum(*flat)
     gates, total = ops.split(ops.expand_dims(sums, 0), 2, axis=-1)
     return gates, total, None if edges is None else ops.expand_dims(logits, 0)
 
 
-def scores(sent, wanted, edges, kernel, slope, sender, receiver):
-    """Return kernel[k] . leaky_relu(sent[sender] + wanted[receiver] + edges)[k].
+def scores(sent, received, edges, kernel, slope, sender, receiver):
+    """Return kernel[k] . leaky_relu(sent[sender] + received[receiver] + edges)[k].
 
     Args:
         sent: float [G, N, U].
-        wanted: float [G, N, U].
+        received: float [G, N, U].
         edges: float [G, E, U], or None.
         kernel: float [K, U / K], for head k of the K that channels are split into.
         slope: Slope of the leaky ReLU below 0.
@@ -88,12 +84,11 @@ def scores(sent, wanted, edges, kernel, slope, sender, receiver):
     Returns:
         float [G, E, K], or None.
     """
-    given = _flat((sent, wanted, edges), sender, receiver, sent.shape[1])
-    if given is None:
+    flat = _flat((sent, received, edges), sender, receiver, sent.shape[1])
+    if flat is None:
         return None
-    *rows, sender, receiver, pointer = given
-    ends = sender, receiver, pointer
-    out = backend.fused_edges.scores(*rows, kernel, slope, *ends)
+    *rows, ends = flat
+    out = backend.fused_edges.scores(*rows, kernel, ends=ends, slope=slope)
     return ops.expand_dims(out, 0)
 
 
@@ -109,21 +104,21 @@ def share_sum(shares, rows, sender, receiver):
     Returns:
         float [G, N, U], or None.
     """
-    given = _flat((shares, rows), sender, receiver, rows.shape[1])
-    if given is None:
+    flat = _flat((shares, rows), sender, receiver, rows.shape[1])
+    if flat is None:
         return None
-    return ops.expand_dims(backend.fused_edges.share_sum(*given), 0)
+    return ops.expand_dims(backend.fused_edges.share_sum(*flat), 0)
 
 
-def score_attention(sent, wanted, rows, weights, slope, sender, receiver):
+def score_attention(sent, received, rows, weights, slope, sender, receiver):
     """Sum rows of senders and of nodes themselves, by softmax of scores of both ends.
 
-        s[j, n] = leaky_relu(sent[j] + wanted[n])
+        s[j, n] = leaky_relu(sent[j] + received[n])
         out[n] = sum over j -> n, j != n, and j = n of softmax(s[:, n])[j] rows[j]
 
     Args:
         sent: float [G, N, K].
-        wanted: float [G, N, K].
+        received: float [G, N, K].
         rows: float [G, N, U], U a multiple of K.
         weights: Function that returns factors of the shares, of edges float [G, E, K]
             and of nodes themselves [G, N, K]; or None.
@@ -136,14 +131,15 @@ def score_attention(sent, wanted, rows, weights, slope, sender, receiver):
     """
     if backend.fused_edges is None or backend.fused_edges.score_attention is None:
         return None
-    given = _flat((sent, wanted, rows), sender, receiver, rows.shape[1])
-    if given is None:
+    flat = _flat((sent, received, rows), sender, receiver, rows.shape[1])
+    if flat is None:
         return None
-    *tensors, sender, receiver, pointer = given
+    *tensors, ends = flat
     factors = [None, None] if weights is None else weights()
-    factors = [None if f is None else ops.squeeze(f, 0) for f in factors]
-    ends = sender, receiver, pointer
-    out = backend.fused_edges.score_attention(*tensors, *factors, slope, *ends)
+    weight, loop_weight = (None if f is None else ops.squeeze(f, 0) for f in factors)
+    out = backend.fused_edges.score_attention(
+        *tensors, weight=weight, loop_weight=loop_weight, slope=slope, ends=ends
+    )
     return ops.expand_dims(out, 0)
 
 
@@ -170,11 +166,10 @@ def vector_sum(sent, vectors, rows, kernel, directions, sender, receiver):
     groups, count, width = ops.shape(sent)
     if vectors is not None:
         vectors = ops.reshape(vectors, (groups, count, width))
-    given = _flat((sent, vectors, rows, directions), sender, receiver, count)
-    if given is None or keras.backend.standardize_dtype(kernel.dtype) != "float32":
+    flat = _flat((sent, vectors, rows, directions), sender, receiver, count)
+    if flat is None or keras.backend.standardize_dtype(kernel.dtype) != "float32":
         return None
-    *tensors, sender, receiver, pointer = given
-    ends = sender, receiver, pointer
-    out = backend.fused_edges.vector_sum(*tensors, kernel, *ends)
+    *tensors, ends = flat
+    out = backend.fused_edges.vector_sum(*tensors, kernel, ends)
     scalars, sums = ops.split(ops.expand_dims(out, 0), [width // 3], axis=-1)
     return scalars, ops.reshape(sums, (1, count, 3, width // 3))

@@ -501,18 +501,27 @@ def test_operations_whose_values_decide_on_shapes_are_not_recorded():
         check_shapes(recorded.graph)
 
 
-def test_runs_of_a_batch_end_a_recording_at_once(monkeypatch):
+def test_a_record_holds_for_batches_with_other_runs_of_groups():
     torch = pytest.importorskip("torch")
+    from torch.fx.experimental.proxy_tensor import make_fx
 
-    from keras_bandgnn.ops.backend import torch_eager, torch_programs, torch_steps
+    from keras_bandgnn.ops.backend import torch_grouped
 
-    rows, kernel = torch.ones(6, 4), torch.ones(2, 4, 4)
-    kinds = torch.tensor([0, 0, 1])
-    made = torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
-    assert made.shape == (6, 4)
-    monkeypatch.setattr(torch_steps._recording, "decided", [])
-    with pytest.raises(torch_programs.NotRecordable, match="runs of groups"):
-        torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
+    x = torch.randn(6, 4)
+    kernel = torch.randn(3, 4, 5, requires_grad=True)
+    batches = [torch.tensor(kinds) for kinds in ([0, 0, 1], [1, 0, 2])]
+
+    def step(kinds):
+        out = torch_grouped.grouped_matmul(x, kernel, kinds, None, None, None)
+        return out, torch.autograd.grad(out.square().sum(), kernel)[0]
+
+    recorded = make_fx(step)(batches[0])
+    for kinds in batches:
+        out, slope = recorded(kinds)
+        expected = torch.bmm(x.reshape(3, 2, 4), kernel[kinds]).flatten(0, 1)
+        torch.testing.assert_close(out, expected.detach())
+        (expected,) = torch.autograd.grad(expected.square().sum(), kernel)
+        torch.testing.assert_close(slope, expected)
 
 
 def test_steps_that_compute_again_are_not_recorded(monkeypatch):

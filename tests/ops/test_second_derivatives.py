@@ -258,28 +258,34 @@ FUNCTIONS = {
 # The functions above that go through each gradient written by hand.
 BY_HAND = {
     "torch": {
-        "EdgeAttention": "edge_attention",
-        "SegmentAttention": "full_attention_without_logs",
-        "FilteredSum": "filtered_sum",
-        "GatedUpdate": "gated_update",
-        "GatedSum": "gated_sum",
-        "GroupedMatmul": "grouped_matmul",
-        "Norm": "normalized_rows",
-        "ReluSum": "relu_sum",
-        "ScoreAttention": "score_attention",
-        "Scores": "scores",
-        "ShareSum": "share_sum",
+        "edge_attention": "edge_attention",
+        "segment_attention": "full_attention_without_logs",
+        "filtered_sum": "filtered_sum",
+        "gated_update": "gated_update",
+        "gated_sum": "gated_sum",
+        "grouped_matmul": "grouped_matmul",
+        "norm": "normalized_rows",
+        "relu_sum": "relu_sum",
+        "score_attention": "score_attention",
+        "scores": "scores",
+        "share_sum": "share_sum",
+        "_Function": "relu_sum",
         "_GatherRows": "grouped",
         "_ReplicaSum": "sum_over_replicas",
         "_SparseMatmul": "segment",
         "_WithGradient": "with_gradient",
     },
     "jax": {
-        "_filtered": "filtered_sum",
-        "_fused": "relu_sum",
+        "_filtered_sum": "filtered_sum",
         "_layer_normalization": "layer_normalization",
+        "_scores": "scores",
         "column_sum": "column_sum",
+        "fused_operation": "relu_sum",
         "gated_by_chunks": "gated_by_chunks",
+        "gated_sum": "gated_sum",
+        "relu_sum": "relu_sum",
+        "share_sum": "share_sum",
+        "vector_sum": "vector_sum",
         "_recomputed": "checkpoint",
         "flat_gather_rows": "grouped",
         "flat_sparse_matmul": "segment",
@@ -356,8 +362,8 @@ def check(function, x, bound=0.02, both=True):
 def test_every_gradient_written_by_hand_is_looked_at():
     folder = Path(kb.__file__).parent / "ops" / "backend"
     marks = {
-        "torch": ("torch.autograd.Function",),
-        "jax": ("jax.custom_vjp",),
+        "torch": ("torch.autograd.Function", "= fused_operation("),
+        "jax": ("jax.custom_vjp", "= fused_operation(", "return fused_operation("),
         "tensorflow": ("tf.custom_gradient", "tf.recompute_grad"),
     }
     for name, samples in BY_HAND.items():
@@ -365,7 +371,10 @@ def test_every_gradient_written_by_hand_is_looked_at():
         for path in folder.glob(f"{name}*.py"):
             for node in ast.parse(path.read_text()).body:
                 if any(mark in ast.unparse(node) for mark in marks[name]):
-                    found.add(getattr(node, "name", str(node)))
+                    name_of = (
+                        node.targets[0].id if hasattr(node, "targets") else node.name
+                    )
+                    found.add(name_of)
         assert found == set(samples), f"add what is missing to BY_HAND[{name!r}]"
         assert set(samples.values()) <= set(FUNCTIONS)
 

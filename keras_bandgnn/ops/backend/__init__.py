@@ -64,7 +64,8 @@ others:
     `size` rows each.
 `fused_edges`
     The operations of `ops.edges`, `apply_to(x, edges)`, whether they take a tensor and
-    that number of edges, and `ids`, the type of the ids that they take.
+    that number of edges, and `ends(sender, receiver, count)`, the ends of edges between
+    that number of nodes as they take them.
 `sorted_ids(ids, size)`
     The stable order of ids [G, E] in [0, size), and the ids in that order; None where
     the backend's `argsort` is to do it.

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import threading
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,7 @@ import keras
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from keras_bandgnn.ops.backend import jax_gates, jax_loops
-from keras_bandgnn.ops.backend.jax_edges import FusedEdges
-from keras_bandgnn.ops.backend.jax_filters import filtered_sum as _filtered_sum
+from keras_bandgnn.ops.backend import jax_edges, jax_filters, jax_gates, jax_loops
 from keras_bandgnn.ops.backend.jax_loops import late_zeros as late_zeros
 from keras_bandgnn.ops.backend.jax_loops import scan_chunks as scan_chunks
 from keras_bandgnn.ops.backend.jax_norms import column_sum as _column_sum
@@ -232,8 +231,18 @@ random_states = set_random_states = None
 _MOST_SORTS = 3
 # Edges from which messages are computed in chunks.
 _MANY = 1024
-fused_edges = FusedEdges(
-    lambda x, edges: edges >= _MANY and not has_accelerator() and not is_portable()
+fused_edges = types.SimpleNamespace(
+    apply_to=lambda x, edges: (
+        edges >= _MANY and not has_accelerator() and not is_portable()
+    ),
+    ends=jax_edges.ends,
+    relu_sum=jax_edges.relu_sum,
+    gated_sum=jax_edges.gated_sum,
+    scores=jax_edges.scores,
+    share_sum=jax_edges.share_sum,
+    vector_sum=jax_filters.vector_sum,
+    # Compiled, the operations one by one are as fast.
+    score_attention=None,
 )
 
 
@@ -247,7 +256,9 @@ def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
         or any(t.dtype != jnp.float32 for t in tensors)
     ):
         return None
-    return _filtered_sum(sent, edges, factor, weights, ends, size, activate)
+    return jax_filters.filtered_sum(
+        sent, edges, factor, weights, ends, num_rows=size, activate=activate
+    )
 
 
 # Whether sparse products use the transpose for their gradient.

@@ -10,8 +10,8 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
+from keras_bandgnn.ops.backend.jax_fused import fused_operation
 from keras_bandgnn.ops.backend.jax_loops import picked, scan_chunks, spread, summed
 
 # Edges per chunk.
@@ -34,59 +34,18 @@ def _rows(kernels, edges, activate):
     return hidden, filters
 
 
-def _scanned(ends, edges, factor, **others):
-    rows = {"s": ends[0], "r": ends[1], "e": edges, "f": factor, **others}
-    return {name: value for name, value in rows.items() if value is not None}
-
-
-def _filtered(sums, gradient, fixed):
-    """Return an operation of `(ends, *tensors)` with a gradient of its own.
-
-    Args:
-        sums: `sums(chunk, ends, *tensors)` returns the output and what the gradient
-            keeps of it; without a chunk, of all edges at once.
-        gradient: `gradient(chunk, ends, tensors, kept, slope)` returns the gradients of
-            the tensors.
-        fixed: Places of the tensors without a gradient there. Gradients of forces go
-            through them: those, JAX derives.
-    """
-
-    def by_platform(function, *arguments):
-        return jax.lax.platform_dependent(
-            *arguments,
-            cpu=functools.partial(function, _EDGES),
-            default=functools.partial(function, None),
-        )
-
-    @jax.custom_vjp
-    def run(ends, *tensors):
-        return by_platform(sums, ends, *tensors)[0]
-
-    def forward(*given):
-        ends, *tensors = jax.tree.map(lambda leaf: leaf.value, given)
-        constants = [given[1 + place] for place in fixed]
-        if any(leaf.perturbed for leaf in jax.tree.leaves(constants)):
-            # What JAX derives can be differentiated again.
-            return jax.vjp(lambda *t: sums(None, ends, *t)[0], *tensors)
-        out, kept = by_platform(sums, ends, *tensors)
-        return out, (ends, tensors, kept)
-
-    def backward(kept, slope):
-        if isinstance(slope, SymbolicZero):
-            slope = jnp.zeros(slope.shape, slope.dtype)
-        if not isinstance(kept, tuple):
-            return None, *kept(slope)
-        slopes = by_platform(gradient, *kept, slope)
-        return None, *slopes
-
-    run.defvjp(forward, backward, symbolic_zeros=True)
-    return run
+def _scan(size, step, carry, ends, **rows):
+    """Scan over ends and other rows of edges, if any; all at once without size."""
+    rows = {name: value for name, value in rows.items() if value is not None}
+    rows |= {"s": ends[0], "r": ends[1]}
+    return scan_chunks(step, carry, rows, size or len(ends[0]) + 1)
 
 
 @functools.cache
 def _filtered_sum(num_rows: int, activate: bool):
-    def sums(chunk, ends, sent, edges, factor, *kernels):
+    def forward(chunked, sent, edges, factor, *kernels_and_ends):
         """Return the sums, and the hidden rows and filters of all edges."""
+        *kernels, ends = kernels_and_ends
 
         def step(out, c):
             hidden, filters = _rows(kernels, c["e"], activate)
@@ -95,12 +54,11 @@ def _filtered_sum(num_rows: int, activate: bool):
             return summed(out, c["r"], rows), (hidden, filters)
 
         out = jnp.zeros((num_rows, sent.shape[1]), sent.dtype)
-        chunk = chunk or len(edges) + 1
-        return scan_chunks(step, out, _scanned(ends, edges, factor), chunk)
+        return _scan(chunked and _EDGES, step, out, ends, e=edges, f=factor)
 
-    def gradient(chunk, ends, tensors, kept, slope):
-        sent, edges, factor, *kernels = tensors
-        (hidden, filters), last = kept, kernels[2]
+    def backward(chunked, slope, residuals, sent, edges, factor, *kernels_and_ends):
+        *kernels, ends = kernels_and_ends
+        (hidden, filters), last = residuals, kernels[2]
 
         def step(carry, c):
             d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
@@ -118,14 +76,14 @@ def _filtered_sum(num_rows: int, activate: bool):
             d_kernel = d_kernel + c["e"].T @ d
             return (d_sent, d_kernel, d_bias, d_last, d_last_bias), None
 
-        carry = tuple(jnp.zeros_like(each) for each in (sent, *kernels))
-        rows = _scanned(ends, edges, factor, h=hidden, w=filters)
-        carry, _ = scan_chunks(step, carry, rows, chunk or len(edges) + 1)
+        carry = tuple(map(jnp.zeros_like, (sent, *kernels)))
+        rows = {"e": edges, "f": factor, "h": hidden, "w": filters}
+        carry, _ = _scan(chunked and _EDGES, step, carry, ends, **rows)
         d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
         d_last = d_last - math.log(2.0) * d_last_bias
         return d_sent, None, None, d_kernel, d_bias, d_last, d_last_bias
 
-    return _filtered(sums, gradient, (1, 2))
+    return fused_operation(forward, backward, fixed=(1, 2))
 
 
 def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
@@ -135,7 +93,7 @@ def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
     if last_bias is None:
         last_bias = jnp.zeros(last.shape[1], last.dtype)
     run = _filtered_sum(num_rows, activate)
-    return run(ends, sent, edges, factor, kernel, bias, last, last_bias)
+    return run(sent, edges, factor, kernel, bias, last, last_bias, ends)
 
 
 # Sums of scalar and vector messages.
@@ -148,9 +106,7 @@ def _chunk(kernel):
     return min(_EDGES, max(256, _NUMBERS // (kernel.shape[1] // 3)))
 
 
-def _vector_sums(chunk, ends, sent, vectors, rows, directions, kernel):
-    chunk = chunk and _chunk(kernel)
-
+def _vector_sum(chunked, sent, vectors, rows, directions, kernel, ends):
     def step(out, c):
         messages = picked(sent, c["s"]) * (c["e"] @ kernel)
         scalar, radial, carried = jnp.split(messages, 3, axis=1)
@@ -162,40 +118,35 @@ def _vector_sums(chunk, ends, sent, vectors, rows, directions, kernel):
 
     # One more row, for padding.
     out = jnp.zeros((len(sent) + 1, kernel.shape[1] // 3 * 4), sent.dtype)
-    scanned = {"s": ends[0], "r": ends[1], "e": rows, "d": directions}
-    out, _ = scan_chunks(step, out, scanned, chunk or len(rows) + 1)
-    return out[:-1], None
+    size = chunked and _chunk(kernel)
+    return _scan(size, step, out, ends, e=rows, d=directions)[0][:-1], None
 
 
-def _vector_gradient(chunk, ends, tensors, kept, slope):
-    sent, vectors, rows, directions, kernel = tensors
-    chunk, slope = chunk and _chunk(kernel), jnp.pad(slope, ((0, 1), (0, 0)))
+def _vector_sum_gradient(
+    chunked, slope, _, sent, vectors, rows, directions, kernel, ends
+):
+    slope = jnp.pad(slope, ((0, 1), (0, 0)))
 
     def step(carry, c):
         d_sent, d_vectors, d_kernel = carry
-        filters, own = c["e"] @ kernel, picked(sent, c["s"])
+        filters, part = c["e"] @ kernel, picked(sent, c["s"])
         d_scalar, *d = jnp.split(picked(slope, c["r"]), 4, axis=1)
         d_radial = sum(d[axis] * c["d"][:, axis : axis + 1] for axis in range(3))
         d_carried = jnp.zeros_like(d_scalar)
         if vectors is not None:
             old = jnp.split(picked(vectors, c["s"]), 3, axis=1)
             d_carried = sum(a * v for a, v in zip(d, old, strict=True))
-            carried = jnp.split(own, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
-            parts = jnp.concatenate([part * carried for part in d], axis=1)
-            d_vectors = spread(d_vectors, c["s"], parts)
-        part = jnp.concatenate([d_scalar, d_radial, d_carried], axis=1)
-        d_sent = spread(d_sent, c["s"], part * filters)
-        return (d_sent, d_vectors, d_kernel + c["e"].T @ (part * own)), None
+            carried = jnp.split(part, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
+            d_old = jnp.concatenate([axis * carried for axis in d], axis=1)
+            d_vectors = spread(d_vectors, c["s"], d_old)
+        d_part = jnp.concatenate([d_scalar, d_radial, d_carried], axis=1)
+        d_sent = spread(d_sent, c["s"], d_part * filters)
+        return (d_sent, d_vectors, d_kernel + c["e"].T @ (d_part * part)), None
 
     carry = jax.tree.map(jnp.zeros_like, (sent, vectors, kernel))
-    scanned = {"s": ends[0], "r": ends[1], "e": rows, "d": directions}
-    carry, _ = scan_chunks(step, carry, scanned, chunk or len(rows) + 1)
+    size = chunked and _chunk(kernel)
+    carry, _ = _scan(size, step, carry, ends, e=rows, d=directions)
     return *carry[:2], None, None, carry[2]
 
 
-_vectors = _filtered(_vector_sums, _vector_gradient, (2, 3))
-
-
-def vector_sum(sent, vectors, rows, directions, kernel, sender, receiver):
-    """Compute `ops.edges.vector_sum` of flat rows."""
-    return _vectors((sender, receiver), sent, vectors, rows, directions, kernel)
+vector_sum = fused_operation(_vector_sum, _vector_sum_gradient, fixed=(2, 3))

@@ -2,23 +2,22 @@
 
 import re
 import sys
+import types
 
 import keras
 import torch
 
 from keras_bandgnn import compat
-from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
-from keras_bandgnn.ops.backend.torch_eager import (
-    GatedUpdate,
-    GroupedMatmul,
-    gated_rows,
-    plain_gradients,
+from keras_bandgnn.ops.backend import (
+    torch_attention,
+    torch_edge_attention,
+    torch_edges,
+    torch_filters,
+    torch_gates,
+    torch_grouped,
+    torch_norms,
 )
-from keras_bandgnn.ops.backend.torch_edges import FusedEdges
-from keras_bandgnn.ops.backend.torch_filters import FilteredSum
-from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
-from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
-from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
+from keras_bandgnn.ops.backend.torch_fused import operation, plain_gradients
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,
@@ -54,10 +53,10 @@ class _WithGradient(torch.autograd.Function):
         tensors, residuals = saved[: ctx.count], saved[ctx.count :]
         if torch.is_grad_enabled():
 
-            def plain(*tensors):
+            def reference(*tensors):
                 return ctx.forward_of(*tensors)[0]
 
-            return None, None, *plain_gradients(plain, tensors, cotangents)
+            return None, None, *plain_gradients(reference, tensors, cotangents)
         return (None, None, *ctx.backward_of(residuals, *cotangents))
 
 
@@ -121,11 +120,21 @@ def map_pieces(function, pieces, shared):
     return tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
 
 
+@operation
+def _dropout_mask(x: torch.Tensor, rate: float) -> torch.Tensor:
+    """Return 0 or 1 / (1 - rate) for each entry of x."""
+    # Four numbers of 16 bits from each word of the generator.
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
+    bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()]
+    keep = bits.view(x.shape) >= round(rate * 2**16) - 2**15
+    return keep.to(x.dtype).mul_(1 / (1 - rate))
+
+
 def dropout(x, rate):
     """Apply dropout by torch's RNG state, which checkpoints restore."""
-    if x.is_meta or not _is_eager(x):
+    if not _is_eager(x):
         return torch.nn.functional.dropout(x, rate)
-    return x * dropout_mask(x.detach(), rate)
+    return x * _dropout_mask(x.detach(), rate)
 
 
 def index_add(out, ids, rows):
@@ -200,11 +209,17 @@ def sum_over_replicas(values):
 
 def normalized_rows(rows, mask, scale, shift, averages, momentum, epsilon):
     """Normalise rows over those of a mask, or return None; see `ops.backend`."""
-    if rows.is_meta or not _is_eager(rows) or _num_processes() > 1:
+    if not _is_eager(rows) or _num_processes() > 1:
         return None
-    flat = rows.reshape(-1, rows.shape[-1])
-    out, *averages = Norm.apply(
-        flat, mask.reshape(-1), scale, shift, *averages, momentum, epsilon
+    out, *averages = torch_norms.norm(
+        rows.reshape(-1, rows.shape[-1]),
+        scale,
+        shift,
+        mask=mask.reshape(-1),
+        moving_mean=averages[0],
+        moving_variance=averages[1],
+        momentum=momentum,
+        epsilon=epsilon,
     )
     return out.reshape(rows.shape), averages
 
@@ -255,8 +270,8 @@ def sparse_product(side, x):
     """Multiply a matrix (rows, columns, pointers, entries or None) by dense rows."""
     row, column, pointer, weight = side
     num_rows = pointer.shape[0] - 1
-    if _is_eager(x) and not x.is_meta:
-        return rows_sum(pointer, column, weight, x)
+    if _is_eager(x):
+        return torch_grouped.rows_sum(pointer, column, weight, x)
     sent = gather(x, column)
     if weight is not None:
         sent = sent * weight[:, None].to(x.dtype)
@@ -302,12 +317,13 @@ def flat_gather_rows(index, backward, x):
     return _GatherRows.apply(x, index, *backward)
 
 
-# Weights of all groups, as elements, up to which a recorded step gathers them.
+# Weights of all groups, as elements, up to which a recorded step gathers them: then
+# one product is faster than several of Python's.
 _FEW_WEIGHTS = 1 << 20
 
 
 def _takes_runs(x, kinds, kernel) -> bool:
-    """Return whether groups are multiplied run by run, whose lengths no record has."""
+    """Return whether groups are multiplied run by run."""
     weights = kinds.shape[0] * kernel.shape[1] * kernel.shape[2]
     return _is_eager(x) and not (is_recording() and weights <= _FEW_WEIGHTS)
 
@@ -316,9 +332,8 @@ def flat_grouped_matmul(rows, kinds, kernel):
     """Multiply rows by the kernel of their group; see `ops.backend`."""
     if _takes_runs(rows, kinds, kernel):
         groups, size, width = rows.shape
-        return GroupedMatmul.apply(
-            rows.reshape(-1, width), None, None, kinds, kernel
-        ).reshape(groups, size, -1)
+        out = _run_by_run(rows.reshape(-1, width), kinds, kernel)
+        return out.reshape(groups, size, -1)
     return torch.bmm(rows, gather(kernel, kinds))
 
 
@@ -326,13 +341,15 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
     """Compute `flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     if _takes_runs(x, kinds, kernel):
         # Never materialises all gathered rows at once.
-        def add_up(dy):
-            return sparse_product(backward, dy)
-
-        return GroupedMatmul.apply(x, index, add_up, kinds, kernel)
+        _, column, pointer, _ = backward
+        return _run_by_run(x, kinds, kernel, index, pointer, column)
     rows = flat_gather_rows(index, backward, x)
     rows = rows.reshape(kinds.shape[0], -1, x.shape[1])
     return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
+
+
+def _run_by_run(x, kinds, kernel, index=None, pointer=None, column=None):
+    return torch_grouped.grouped_matmul(x, kernel, kinds, index, pointer, column)
 
 
 def _is_eager(x) -> bool:
@@ -341,8 +358,16 @@ def _is_eager(x) -> bool:
     return not torch.compiler.is_compiling()
 
 
-fused_edges = FusedEdges(
-    lambda x, edges: not x.is_meta and _is_eager(x), ScoreAttention.apply
+fused_edges = types.SimpleNamespace(
+    apply_to=lambda x, edges: _is_eager(x),
+    ends=torch_edges.ends,
+    relu_sum=torch_edges.relu_sum,
+    gated_sum=torch_edges.gated_sum,
+    scores=torch_edges.scores,
+    share_sum=torch_edges.share_sum,
+    score_attention=torch_edge_attention.score_attention,
+    # Operations one by one are as fast.
+    vector_sum=None,
 )
 
 
@@ -359,32 +384,35 @@ def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
     if _is_eager(messages) and messages.dtype == states.dtype == torch.float32:
         width = states.shape[-1]
         rows = messages.reshape(-1, messages.shape[-1]), states.reshape(-1, width)
-        return GatedUpdate.apply(*rows, *weights).reshape(states.shape)
-    return gated_rows(messages, states, *weights)
+        return torch_gates.gated_update(*rows, *weights).reshape(states.shape)
+    return torch_gates.gated_rows(messages, states, *weights)
 
 
-def flat_edge_attention(
-    q, k, v, bias, weight, sender, receiver, num_heads, empty, plain
-):
+def flat_edge_attention(q, k, v, bias, weight, sender, receiver, num_heads, empty):
     """Compute fused attention of flat rows, or None; see `ops.edge_attention`."""
-    if q.is_meta or not _is_eager(q):
+    if not _is_eager(q):
         return None
-    constants = (weight, sender, receiver, num_heads, empty, plain)
-    return EdgeAttention.apply(q, k, v, bias, *constants)
+    return torch_edge_attention.edge_attention(
+        *(q, k, v, bias),
+        weight=weight,
+        ends=torch_edges.ends(sender, receiver, len(q)),
+        num_heads=num_heads,
+        empty=empty,
+    )
 
 
 def segment_attention(q, k, v, mask, num_heads):
     """Compute attention within segments by a fused kernel, or return None."""
     if not _is_eager(q) or any(t.dtype != torch.float32 for t in (q, k, v)):
         return None
-    return SegmentAttention.apply(q, k, v, mask, num_heads)
+    return torch_attention.segment_attention(q, k, v, mask, num_heads)
 
 
 def equal_values(values):
     """Return which values [E] are equal, or None; see `ops.backend`."""
-    if values.requires_grad or values.is_meta or not _is_eager(values):
+    if values.requires_grad or not _is_eager(values) or values.dtype != torch.float32:
         return None
-    return _equal_values(values) if values.dtype == torch.float32 else None
+    return torch_filters.equal_values(values)
 
 
 def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
@@ -395,13 +423,26 @@ def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
     tensors = [t for t in (sent, edges, factor, *weights) if t is not None]
     if (
         is_differentiated
-        or sent.is_meta
         or not _is_eager(sent)
         or any(t.dtype != torch.float32 for t in tensors)
     ):
         return None
-    constants = edges, factor, *ends, equal, size, activate
-    return FilteredSum.apply(sent, *weights, *constants)
+    (sender, receiver), (kernel, bias, last, last_bias) = ends, weights
+    if equal is None:
+        number = torch.arange(len(sender))
+        equal = number, number, torch.arange(len(sender) + 1)
+    return torch_filters.filtered_sum(
+        sent,
+        kernel,
+        kernel.new_zeros(kernel.shape[1]) if bias is None else bias,
+        last,
+        last.new_zeros(last.shape[1]) if last_bias is None else last_bias,
+        edges=edges,
+        factor=factor,
+        ends=[sender, receiver, torch_edges.pointer(receiver, size)],
+        equal=list(equal),
+        activate=activate,
+    )
 
 
 def column_sum(rows):

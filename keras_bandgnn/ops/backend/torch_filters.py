@@ -2,25 +2,26 @@
 
 Filters are functions of distances, which many edges share: both directions of a pair,
 and the neighbours in a crystal. A filter is computed once for all edges of equal
-distances, chunk by chunk.
+distances, chunk by chunk. The gradient stores the hidden rows and the filters of all
+distances. Ends of edges are as in `torch_edges`.
 """
 
 import math
 
 import torch
+from torch import Tensor
 
 from keras_bandgnn import compat
-from keras_bandgnn.ops.backend.torch_eager import plain_gradients
-from keras_bandgnn.ops.backend.torch_edges import EdgeSums, pointer
-from keras_bandgnn.ops.backend.torch_library import operation
+from keras_bandgnn.ops.backend.torch_edges import EdgeSums, Rows
+from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 
 # Filters, and edges, per chunk.
 _ROWS = 2048
 
 
-@operation("equal_values(Tensor x) -> (Tensor, Tensor, Tensor)")
-def equal_values(x):
-    """Return which entries of x [E] are equal, for `FilteredSum`.
+@operation
+def equal_values(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which entries of x [E] are equal, for `filtered_sum`.
 
     Returns:
         The number of each entry's value, int64 [E], values counted as they first occur;
@@ -45,34 +46,10 @@ def equal_values(x):
     return number, order, starts
 
 
-def _filtered_rows(
-    sent, kernel, bias, last, last_bias, edges, factor, s, r, size, activate
-):
-    """Compute `FilteredSum` by unfused operations."""
-
-    def shifted_softplus(rows):
-        return torch.nn.functional.softplus(rows) - math.log(2.0)
-
-    hidden = edges @ kernel
-    hidden = shifted_softplus(hidden if bias is None else hidden + bias)
-    filters = hidden @ last
-    filters = filters if last_bias is None else filters + last_bias
-    filters = shifted_softplus(filters) if activate else filters
-    part = sent.index_select(0, s) * filters
-    part = part if factor is None else part * factor[:, None]
-    return sent.new_zeros(size, last.shape[1]).index_add(0, r, part)
-
-
 def _pieces(count):
     return [(a, min(a + _ROWS, count)) for a in range(0, count, _ROWS)]
 
 
-@operation(
-    "filtered_sum(Tensor sent, Tensor kernel, Tensor? bias, Tensor last,"
-    " Tensor? last_bias, Tensor edges, Tensor? factor, Tensor s, Tensor r, Tensor p,"
-    " Tensor number, Tensor order, Tensor starts, bool activate)"
-    " -> (Tensor, Tensor, Tensor)"
-)
 def _filtered_sum(
     sent,
     kernel,
@@ -80,23 +57,18 @@ def _filtered_sum(
     last,
     last_bias,
     edges,
-    factor,
-    s,
-    r,
-    p,
-    number,
-    order,
-    starts,
-    activate,
+    factor: Tensor | None,
+    ends: list[Tensor],
+    equal: list[Tensor],
+    activate: bool,
 ):
-    """Return the sums, and the hidden rows and the filters of all values."""
+    """Return the sums [N, F], and the hidden rows and the filters of all values."""
+    (s, _, p), (number, order, starts) = ends, equal
     count, width = len(starts) - 1, last.shape[1]
     hidden = edges.new_empty(count, kernel.shape[1])
     filters = edges.new_empty(count, width)
-    bias = kernel.new_zeros(kernel.shape[1]) if bias is None else bias
     # Fold the shift of the hidden softplus into the next bias.
-    shift = -math.log(2.0) * last.sum(dim=0)
-    shift = shift if last_bias is None else shift + last_bias
+    shift = last_bias - math.log(2.0) * last.sum(dim=0)
     first = order[starts[:-1]]
     for a, b in _pieces(count):
         row = torch.addmm(bias, edges[first[a:b]], kernel, out=hidden[a:b])
@@ -105,40 +77,19 @@ def _filtered_sum(
         if activate:
             compat.softplus_in_place(rows)
             rows -= math.log(2.0)
-    out = sent.new_zeros(len(p) - 1, width)
-    rooms = sent.new_empty(2, min(_ROWS, len(s)), width)
-    sums = EdgeSums(out, r, p)
+    sums = EdgeSums(sent.new_zeros(len(p) - 1, width), ends)
+    gathered, weights = Rows(sent, s), Rows(filters, number)
     for a, b in _pieces(len(s)):
-        rows, weights = rooms[:, : b - a]
-        torch.index_select(sent, 0, s[a:b], out=rows)
-        rows *= torch.index_select(filters, 0, number[a:b], out=weights)
+        rows = gathered(a, b).mul_(weights(a, b))
         sums.add(rows, a, b, None if factor is None else factor[a:b])
-    return out, hidden, filters
+    return sums.out, hidden, filters
 
 
-@operation(
-    "filtered_sum_gradient(Tensor d_out, Tensor sent, Tensor kernel, Tensor last,"
-    " Tensor edges, Tensor? factor, Tensor s, Tensor r, Tensor order, Tensor starts,"
-    " Tensor hidden, Tensor filters, bool activate)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
 def _filtered_sum_gradient(
-    d_out,
-    sent,
-    kernel,
-    last,
-    edges,
-    factor,
-    s,
-    r,
-    order,
-    starts,
-    hidden,
-    filters,
-    activate,
+    d_out, sent, kernel, last, edges, factor, ends, equal, hidden, filters, activate
 ):
-    d_sent, d_kernel = torch.zeros_like(sent), torch.zeros_like(kernel)
-    d_last = torch.zeros_like(last)
+    (s, r, _), (_, order, starts) = ends, equal
+    d_sent, d_kernel, d_last = map(torch.zeros_like, (sent, kernel, last))
     d_bias = kernel.new_zeros(kernel.shape[1])
     d_last_bias = last.new_zeros(last.shape[1])
     first, bounds = order[starts[:-1]], starts.tolist()
@@ -156,16 +107,16 @@ def _filtered_sum_gradient(
         d = d_out.index_select(0, r[piece])
         if factor is not None:
             d *= factor[piece]
-        alone = len(d) == b - a
+        shared = len(d) > b - a
         spread = weights
-        if not alone:
+        if shared:
             places = torch.arange(b - a).repeat_interleave(
                 counts[a:b], output_size=len(d)
             )
             spread = weights.index_select(0, places)
         d_sent.index_add_(0, s[piece], d * spread)
         d *= sent.index_select(0, s[piece])
-        if not alone:
+        if shared:
             rows = torch.arange(len(d))
             d = torch.embedding_bag(
                 d, rows, starts[a : b + 1] - bounds[a], False, 0, False, None, True
@@ -183,63 +134,25 @@ def _filtered_sum_gradient(
     return d_sent, d_kernel, d_bias, d_last, d_last_bias
 
 
-class FilteredSum(torch.autograd.Function):
-    """Continuous-filter convolution, one chunk at a time.
+def _filtered_sum_reference(
+    sent, kernel, bias, last, last_bias, edges, factor, ends, activate
+):
+    def shifted_softplus(rows):
+        return torch.nn.functional.softplus(rows) - math.log(2.0)
 
-    The gradient stores the hidden rows and the filters of all distances. `edges` and
-    `factor` get no gradient.
-    """
+    s, r, p = ends
+    filters = shifted_softplus(edges @ kernel + bias) @ last + last_bias
+    filters = shifted_softplus(filters) if activate else filters
+    rows = sent.index_select(0, s) * filters
+    rows = rows if factor is None else rows * factor[:, None]
+    return sent.new_zeros(len(p) - 1, last.shape[1]).index_add(0, r, rows)
 
-    @staticmethod
-    def forward(
-        ctx,
-        sent,
-        kernel,
-        bias,
-        last,
-        last_bias,
-        edges,
-        factor,
-        s,
-        r,
-        equal,
-        size,
-        activate,
-    ):
-        """Return the sums [size, F]; see `ops.sparse.filtered_sum`."""
-        weights = kernel, bias, last, last_bias
-        if equal is None:
-            number = torch.arange(len(s))
-            equal = number, number, torch.arange(len(s) + 1)
-        ends = s, r, pointer(r, size)
-        out, *rows = _filtered_sum(
-            sent, *weights, edges, factor, *ends, *equal, activate
-        )
-        ctx.save_for_backward(sent, *weights, edges, factor, s, r, *equal[1:], *rows)
-        ctx.activate = activate
-        return out
 
-    @staticmethod
-    def backward(ctx, d_out):
-        """Return the gradients of `sent`, the kernels and the biases."""
-        saved, activate = ctx.saved_tensors, ctx.activate
-        arguments, (edges, factor, s, r, *rest) = saved[:5], saved[5:]
-        if torch.is_grad_enabled():
-
-            def plain(*arguments):
-                constants = edges, factor, s, r, len(d_out), activate
-                return _filtered_rows(*arguments, *constants)
-
-            return *plain_gradients(plain, arguments, d_out), *[None] * 7
-        sent, kernel, bias, last, last_bias = arguments
-        d_sent, d_kernel, d_bias, d_last, d_last_bias = _filtered_sum_gradient(
-            d_out.contiguous(), sent, kernel, last, edges, factor, s, r, *rest, activate
-        )
-        return (
-            d_sent,
-            d_kernel,
-            None if bias is None else d_bias,
-            d_last,
-            None if last_bias is None else d_last_bias,
-            *[None] * 7,
-        )
+# `edges` and `factor` get no gradient.
+filtered_sum = fused_operation(
+    _filtered_sum,
+    _filtered_sum_gradient,
+    _filtered_sum_reference,
+    variables=5,
+    results=("out", "hidden", "filters"),
+)
