@@ -129,7 +129,7 @@ def test_recorded_predictions_are_those_of_keras(monkeypatch, name):
 
 
 @pytest.mark.parametrize("few", (True, False))
-def test_small_groups_are_recorded(monkeypatch, few):
+def test_groups_are_recorded(monkeypatch, few):
     from keras_bandgnn.ops.backend import torch
 
     if torch.has_accelerator():
@@ -153,9 +153,9 @@ def test_small_groups_are_recorded(monkeypatch, few):
 
     plain, none = predicted(monkeypatch, make, graphs, 100)
     found, records = predicted(monkeypatch, make, graphs, 0)
-    assert not none and bool(records) == few
+    assert not none and records
     np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
-    assert_same(monkeypatch, make, graphs, recorded=few)
+    assert_same(monkeypatch, make, graphs)
 
 
 def _other_weights(task):
@@ -517,7 +517,8 @@ def test_a_record_holds_for_batches_with_other_runs_of_groups():
 
     recorded = make_fx(step)(batches[0])
     for kinds in batches:
-        out, slope = recorded(kinds)
+        with torch.no_grad():
+            out, slope = recorded(kinds)
         expected = torch.bmm(x.reshape(3, 2, 4), kernel[kinds]).flatten(0, 1)
         torch.testing.assert_close(out, expected.detach())
         (expected,) = torch.autograd.grad(expected.square().sum(), kernel)

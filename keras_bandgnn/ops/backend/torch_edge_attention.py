@@ -15,6 +15,8 @@ from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 # Largest difference of logits whose exponentials are summed without the maximum of
 # each receiver: that of the smallest is far from 0.
 _SPREAD = 60.0
+# Scores of masked edges.
+_EMPTY = -1e30
 
 
 @operation
@@ -136,16 +138,11 @@ def _edge_attention_gradient(
     return d_q, d_k, d_v, d_score.t().contiguous() if bias.dim() > 1 else None
 
 
-def _edge_attention_reference(q, k, v, bias, weight, ends, num_heads, empty):
-    s, r, _ = ends
-    scores = _inner(q[r], k[s], num_heads) * (q.shape[1] // num_heads) ** -0.5
-    if bias.dim() == 1:
-        scores = torch.where(bias[:, None], scores, empty)
-    else:
-        scores = scores + bias
+def _attention(scores, v, weight, s, r, count, empty):
+    """Return attention of `count` nodes by scores [E, K], and its log-sum-exp."""
     # Softmax is invariant to the shift, so the shift needs no gradient.
     ids = r[:, None].expand(scores.shape)
-    top = scores.new_full((len(q), num_heads), empty)
+    top = scores.new_full((count, scores.shape[1]), empty)
     top = top.scatter_reduce(0, ids, scores.detach(), "amax")
     top = torch.where(top > 0.5 * empty, top, 0.0)
     share = torch.exp(scores - top[r])
@@ -154,8 +151,18 @@ def _edge_attention_reference(q, k, v, bias, weight, ends, num_heads, empty):
     total = torch.where(some, total, 1.0)
     share = share / total[r]
     rows = _by_head(v[s], share if weight is None else share * weight)
-    out = torch.zeros_like(q).index_add(0, r, rows)
+    out = rows.new_zeros(count, rows.shape[1]).index_add(0, r, rows)
     return out, torch.where(some, top + torch.log(total), empty)
+
+
+def _edge_attention_reference(q, k, v, bias, weight, ends, num_heads, empty):
+    s, r, _ = ends
+    scores = _inner(q[r], k[s], num_heads) * (q.shape[1] // num_heads) ** -0.5
+    if bias.dim() == 1:
+        scores = torch.where(bias[:, None], scores, empty)
+    else:
+        scores = scores + bias
+    return _attention(scores, v, weight, s, r, len(q), empty)
 
 
 edge_attention = fused_operation(
@@ -260,22 +267,16 @@ def _score_attention_gradient(
 
 
 def _score_attention_reference(sent, received, v, weight, loop_weight, slope, ends):
-    s, r, _ = ends
-    leaky = torch.nn.functional.leaky_relu
-    seen = (r < len(v)) & (s != r)
-    inside = r.clamp_max(len(v) - 1)
-    scores = leaky(sent[s] + received[inside], slope)
-    loop = leaky(sent + received, slope)
-    ids = inside[:, None].expand(scores.shape)
-    masked = scores.detach().masked_fill(~seen[:, None], -torch.inf)
-    top = loop.detach().scatter_reduce(0, ids, masked, "amax")
-    shares = torch.exp(scores - top[inside]) * seen[:, None]
-    loop = torch.exp(loop - top)
-    total = loop.index_add(0, inside, shares)
-    shares = shares if weight is None else shares * weight
-    loop = loop if loop_weight is None else loop * loop_weight
-    sums = _by_head(v, loop).index_add(0, inside, _by_head(v[s], shares))
-    return _by_head(sums, 1.0 / total)
+    count, (s, r, _) = len(v), ends
+    seen = (r < count) & (s != r)
+    # Loops are further edges.
+    nodes = torch.arange(count)
+    s, r = torch.cat([s, nodes]), torch.cat([r.clamp_max(count - 1), nodes])
+    seen = torch.cat([seen, torch.ones_like(nodes, dtype=torch.bool)])
+    scores = torch.nn.functional.leaky_relu(sent[s] + received[r], slope)
+    scores = torch.where(seen[:, None], scores, _EMPTY)
+    weight = None if weight is None else torch.cat([weight, loop_weight])
+    return _attention(scores, v, weight, s, r, count, _EMPTY)[0]
 
 
 score_attention = fused_operation(

@@ -87,7 +87,9 @@ def fused_operation(
 
     def call(*arguments, **named):
         if named:
-            arguments += tuple(named[name] for name in fused.names[len(arguments) :])
+            arguments += tuple(
+                named[name] for name in fused.arguments[len(arguments) :]
+            )
         out = _Function.apply(fused, *arguments)
         if len(results) == 1:
             return out
@@ -100,29 +102,26 @@ class _Fused:
     """What `fused_operation` knows before it is called, see there."""
 
     def __init__(self, forward, backward, reference, variables, results, derived):
-        types = _parameters(forward)
-        self.names = [*types]
+        types, slopes = _parameters(forward), [f"d_{name}" for name in results]
+        self.arguments, self.variables = [*types], [*types][:variables]
         self.forward = _register(forward, types, len(results))
-        # Arguments and results that gradients read, with their places.
         self.backward_names = [*_parameters(backward)]
         self.reference_names = [*_parameters(reference)]
-        types |= dict.fromkeys(results, Tensor)
-        reads = {*self.backward_names, *self.reference_names}
-        saved = [(n, place) for place, n in enumerate(types) if n in reads]
-        self.lists = {n: place for n, place in saved if types[n] == list[Tensor]}
-        numbers = (int, float, bool)
-        self.numbers = {n: place for n, place in saved if types[n] in numbers}
-        others = {**self.lists, **self.numbers}
-        self.tensors = {n: place for n, place in saved if n not in others}
-        slopes = [f"d_{name}" for name in results]
         has_slope = [name in self.backward_names for name in slopes]
         self.constant = [place for place, has in enumerate(has_slope) if not has]
+        types |= dict.fromkeys(results, Tensor)
+        self.names = [*types]
+        # What gradients read.
+        reads = {*self.backward_names, *self.reference_names}
+        names, numbers = [n for n in self.names if n in reads], (int, float, bool)
+        self.lists = [n for n in names if types[n] == list[Tensor]]
+        self.numbers = [n for n in names if types[n] in numbers]
+        self.tensors = [n for n in names if n not in (*self.lists, *self.numbers)]
         types |= dict.fromkeys(slopes, Tensor if sum(has_slope) == 1 else Tensor | None)
         types |= dict.fromkeys(derived, list[Tensor])
         types = {name: types[name] for name in self.backward_names}
         self.backward = _register(backward, types, variables)
         self.reference, self.slopes, self.derived = reference, slopes, derived
-        self.variables = self.names[:variables]
 
     def gradients(self, values: dict, slopes) -> list:
         """Return the gradients of the variables."""
@@ -148,12 +147,12 @@ class _Function(torch.autograd.Function):
     def forward(ctx, fused, *arguments):
         results = fused.forward(*arguments)
         several = results if isinstance(results, tuple) else (results,)
-        values = arguments + several
-        lists = [values[place] for place in fused.lists.values()]
-        tensors = [values[place] for place in fused.tensors.values()]
+        values = dict(zip(fused.names, arguments + several, strict=True))
+        lists = [values[name] for name in fused.lists]
+        tensors = [values[name] for name in fused.tensors]
         ctx.save_for_backward(*tensors, *itertools.chain(*lists))
         ctx.fused, ctx.lengths = fused, [*map(len, lists)]
-        ctx.numbers = [values[place] for place in fused.numbers.values()]
+        ctx.numbers = {name: values[name] for name in fused.numbers}
         if fused.constant:
             ctx.mark_non_differentiable(*[several[place] for place in fused.constant])
         ctx.set_materialize_grads(False)
@@ -166,9 +165,7 @@ class _Function(torch.autograd.Function):
             return (None,) * len(needed)
         # Read once: a checkpoint computes them for the first reader alone.
         saved = iter(ctx.saved_tensors)
-        # Of the shorter one, so that tensors of lists remain.
-        values = dict(zip(fused.tensors, saved, strict=False))
-        values.update(zip(fused.numbers, ctx.numbers, strict=True))
+        values = {name: next(saved) for name in fused.tensors} | ctx.numbers
         for name, length in zip(fused.lists, ctx.lengths, strict=True):
             values[name] = [*itertools.islice(saved, length)]
         if torch.is_grad_enabled():
