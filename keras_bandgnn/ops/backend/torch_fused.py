@@ -42,8 +42,8 @@ def _register(function: Callable, types: dict, num_results: int):
 def operation(function: Callable):
     """Register a function, without leading underscores, as an operation on CPUs.
 
-    A call takes 10 microseconds. One by `torch.library.custom_op` takes 30 to 50, and
-    with a gradient by `register_autograd` five times as long as an `autograd.Function`.
+    `torch.library.custom_op` does as much, but its calls take 27 microseconds longer,
+    and 42 with a gradient by `register_autograd` in place of an `autograd.Function`.
 
     Args:
         function: Takes tensors, None, lists of tensors and numbers, as annotated, and
