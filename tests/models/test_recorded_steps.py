@@ -505,14 +505,14 @@ def test_a_record_holds_for_batches_with_other_runs_of_groups():
     torch = pytest.importorskip("torch")
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from keras_bandgnn.ops.backend import torch_grouped
+    from keras_bandgnn.ops.backend import torch_edges
 
     x = torch.randn(6, 4)
     kernel = torch.randn(3, 4, 5, requires_grad=True)
     batches = [torch.tensor(kinds) for kinds in ([0, 0, 1], [1, 0, 2])]
 
     def step(kinds):
-        out = torch_grouped.grouped_matmul(x, kernel, kinds, None, None, None)
+        out = torch_edges.grouped_matmul(x, kernel, kinds, None, None, None)
         return out, torch.autograd.grad(out.square().sum(), kernel)[0]
 
     recorded = make_fx(step)(batches[0])

@@ -10,11 +10,9 @@ import torch
 from keras_bandgnn import compat
 from keras_bandgnn.ops.backend import (
     torch_attention,
-    torch_edge_attention,
     torch_edges,
     torch_filters,
     torch_gates,
-    torch_grouped,
     torch_norms,
 )
 from keras_bandgnn.ops.backend.torch_fused import operation, plain_gradients
@@ -271,7 +269,7 @@ def sparse_product(side, x):
     row, column, pointer, weight = side
     num_rows = pointer.shape[0] - 1
     if _is_eager(x):
-        return torch_grouped.rows_sum(pointer, column, weight, x)
+        return torch_edges.rows_sum(pointer, column, weight, x)
     sent = gather(x, column)
     if weight is not None:
         sent = sent * weight[:, None].to(x.dtype)
@@ -349,7 +347,7 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
 
 
 def _run_by_run(x, kinds, kernel, index=None, pointer=None, column=None):
-    return torch_grouped.grouped_matmul(x, kernel, kinds, index, pointer, column)
+    return torch_edges.grouped_matmul(x, kernel, kinds, index, pointer, column)
 
 
 def _is_eager(x) -> bool:
@@ -365,7 +363,7 @@ fused_edges = types.SimpleNamespace(
     gated_sum=torch_edges.gated_sum,
     scores=torch_edges.scores,
     share_sum=torch_edges.share_sum,
-    score_attention=torch_edge_attention.score_attention,
+    score_attention=torch_attention.score_attention,
     # Operations one by one are as fast.
     vector_sum=None,
 )
@@ -392,7 +390,7 @@ def flat_edge_attention(q, k, v, bias, weight, sender, receiver, num_heads, empt
     """Compute fused attention of flat rows, or None; see `ops.edge_attention`."""
     if not _is_eager(q):
         return None
-    return torch_edge_attention.edge_attention(
+    return torch_attention.edge_attention(
         *(q, k, v, bias),
         weight=weight,
         ends=torch_edges.ends(sender, receiver, len(q)),
