@@ -75,7 +75,7 @@ def _dots(receivers, senders, sender, starts, scale=1.0):
 
 def _by_head(rows, values):
     """Multiply rows [N, K d] by values [N, K], head by head."""
-    return (rows.reshape(*values.shape, -1) * values[:, :, None]).view(rows.shape)
+    return (rows.reshape(*values.shape, -1) * values[:, :, None]).reshape(rows.shape)
 
 
 def _inner(a, b, count):
