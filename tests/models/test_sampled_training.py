@@ -8,6 +8,7 @@ import pytest
 from registered import BACKBONES, WIDTH, registered, sample_of
 
 import keras_bandgnn as kb
+from keras_bandgnn.models import link_pairs
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.preprocessing import (
     ClusterSampler,
@@ -427,26 +428,20 @@ def test_pairs_around_sampled_nodes():
     graph = pairs_graph()
     task = kb.models.LinkPredictor(sage(num_edge_types=1))
     split = kb.data.split_links(graph, 0.1, 0.1)
-    loader = task._link_loader(
-        split.train,
-        split.train_pairs,
-        kb.preprocessing.NegativeSampler(2),
-        16,
-        None,
-        shuffle=True,
-        seed=4,
-        undirected=False,
-        sampler=NeighborSampler([-1, -1]),
-    )
-    whole = task._link_loader(
-        split.train,
-        split.train_pairs,
-        kb.preprocessing.NegativeSampler(2),
-        16,
-        None,
-        shuffle=True,
-        seed=4,
-        undirected=False,
+    links = link_pairs.GraphPairs(split.train, None, False, None)
+    loader, whole = (
+        link_pairs.make_link_loader(
+            task,
+            links,
+            split.train_pairs,
+            split.train_pairs,
+            kb.preprocessing.NegativeSampler(2),
+            batch_size=16,
+            shuffle=True,
+            seed=4,
+            sampler=sampler,
+        )
+        for sampler in (NeighborSampler([-1, -1]), None)
     )
     assert len(loader) == len(whole)
     for index in range(len(loader)):
