@@ -4,6 +4,7 @@ They are made and called as in the examples of their docstrings, on one batch.
 """
 
 import inspect
+import random
 
 import keras
 import numpy as np
@@ -31,7 +32,8 @@ N, PADDED = BATCH["node"]["mask"].shape[1], BATCH["edge"]["mask"].shape[1]
 
 
 def rows(*shape):
-    return RNG.normal(size=(1, *shape)).astype("float32")
+    rng = np.random.default_rng(random.getrandbits(32))
+    return rng.normal(size=(1, *shape)).astype("float32")
 
 
 def is_layer(name):
@@ -61,6 +63,9 @@ def rows_of_batch(argument, example):
 
 def call(name):
     """A layer and its arguments, by the example in its docstring."""
+    # Neither the seeds of other layers nor those of the process: two units of a readout
+    # may both be 0 by chance.
+    random.seed(name)
     cls = getattr(layers, name)
     args, kwargs = calls_of(cls)[1]
     example = inspect.signature(cls.call).bind(None, *args, **kwargs).arguments
