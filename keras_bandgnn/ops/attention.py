@@ -170,10 +170,10 @@ def with_itself(part, q, k, v, bias, weight, num_heads: int):
     q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
     width = ops.shape(q)[-1]
     per_head = ops.convert_to_tensor(_columns(num_heads, width))
-    own = flat_matmul(q * k, per_head) * (width // num_heads) ** -0.5
+    score = flat_matmul(q * k, per_head) * (width // num_heads) ** -0.5
     if bias is not None:
-        own = own + ops.cast(bias, "float32")
-    share = ops.sigmoid(own - logs)
+        score = score + ops.cast(bias, "float32")
+    share = ops.sigmoid(score - logs)
     spread = ops.transpose(per_head)
     wide = flat_matmul(share, spread)
     used = wide if weight is None else flat_matmul(share * weight, spread)
@@ -241,7 +241,7 @@ def _attention(num_heads: int, width: int, kind: str):
         q, k, v, sender, receiver, share, out, weight, row, table = saved
         per_head = ops.convert_to_tensor(heads)
         spread = ops.transpose(per_head)
-        rest = d_logs - ops.matmul(d_out * out, per_head)
+        offset = d_logs - ops.matmul(d_out * out, per_head)
 
         def step(carry, e):
             d_q, d_k, d_v, *d_table = carry
@@ -251,7 +251,7 @@ def _attention(num_heads: int, width: int, kind: str):
             used = e["share"]
             if weight is not None:
                 d_share, used = d_share * e["weight"], used * e["weight"]
-            d_score = e["share"] * (d_share + backend.gather(rest, e["receiver"]))
+            d_score = e["share"] * (d_share + backend.gather(offset, e["receiver"]))
             part = slope * ops.matmul(used, spread)
             d_v = index_add(d_v, e["sender"], part)
             wide = ops.matmul(d_score * scale, spread)
@@ -265,7 +265,7 @@ def _attention(num_heads: int, width: int, kind: str):
                 d_table = [d_table[0] + more]
             return (d_q, d_k, d_v, *d_table), d_score if kind == _DENSE else None
 
-        zeros = [late_zeros(t, rest) for t in (q, k, v)]
+        zeros = [late_zeros(t, offset) for t in (q, k, v)]
         if kind == _TABLE:
             zeros.append(ops.zeros_like(table))
         rows = {"sender": sender, "receiver": receiver, "share": share}
@@ -380,21 +380,21 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
         Two pairs for `join`.
     """
     # Padding of `rest` indexes one extra, masked edge.
-    rest = ops.convert_to_tensor(tiles["rest"])
+    outside = ops.convert_to_tensor(tiles["rest"])
 
-    def of_rest(values, fill):
+    def of_outside(values, fill):
         width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
         values = ops.pad(values, width, constant_values=fill)
-        return batched_gather(values, rest)
+        return batched_gather(values, outside)
 
     single_edges = edge_attention(
         q,
         k,
         v,
-        of_rest(bias, EMPTY),
-        None if weight is None else of_rest(weight, 0.0),
-        of_rest(sender, 0),
-        of_rest(receiver, ops.shape(q)[1]),
+        of_outside(bias, EMPTY),
+        None if weight is None else of_outside(weight, 0.0),
+        of_outside(sender, 0),
+        of_outside(receiver, ops.shape(q)[1]),
         num_heads,
     )
     return [tile_attention(q, k, v, bias, weight, tiles, num_heads), single_edges]

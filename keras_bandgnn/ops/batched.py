@@ -117,11 +117,11 @@ def batched_segment_max(data, ids, num_segments):
     largest = backend.segment_max(flat, all_ids, groups * (num_segments + 1))
     # Half-precision sums would overflow where many rows are tied.
     wide = _wide(data.dtype)
-    chosen = ops.cast(flat == backend.gather(largest, all_ids), wide)
-    chosen = ops.reshape(chosen, ops.shape(data))
-    rows = ops.cast(data, wide) * chosen
+    is_largest = ops.cast(flat == backend.gather(largest, all_ids), wide)
+    is_largest = ops.reshape(is_largest, ops.shape(data))
+    rows = ops.cast(data, wide) * is_largest
     total = batched_segment_sum(rows, ids, num_segments, is_sorted=True)
-    count = batched_segment_sum(chosen, ids, num_segments, is_sorted=True)
+    count = batched_segment_sum(is_largest, ids, num_segments, is_sorted=True)
     return ops.cast(total / ops.maximum(count, 1), data.dtype)
 
 

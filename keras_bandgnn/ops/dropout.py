@@ -36,10 +36,10 @@ def dropout(x, rate: float, seed, number=0):
         return backend.dropout(x, rate)
     if isinstance(seed, keras.random.SeedGenerator):
         seed = seed.next()
-    return ops.where(kept(ops.shape(x), rate, seed, number), x / (1.0 - rate), 0.0)
+    return ops.where(keep_mask(ops.shape(x), rate, seed, number), x / (1.0 - rate), 0.0)
 
 
-def kept(shape, rate: float, seed, number=0):
+def keep_mask(shape, rate: float, seed, number=0):
     """Return which entries stay, bool; see `dropout`."""
     seed = ops.cast(ops.reshape(ops.convert_to_tensor(seed), (-1,)), "uint32")
     number = ops.cast(number, "uint32")

@@ -38,8 +38,8 @@ class GraphSegments:
         summed: rounding errors of one long sum grow with its length.
         """
         nodes, graphs = self.mask.shape[1], self.num_graphs
-        known = isinstance(nodes, int) and isinstance(graphs, int)
-        if not known or nodes < _LONG or graphs > _RUN:
+        is_static = isinstance(nodes, int) and isinstance(graphs, int)
+        if not is_static or nodes < _LONG or graphs > _RUN:
             return over_devices(batched_segment_sum(rows, self.ids, graphs))
         runs = -(-nodes // _RUN)
         # Segments of padding are dropped for each run.

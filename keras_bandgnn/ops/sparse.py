@@ -223,9 +223,9 @@ def with_pointer(matrix: CSR, num_rows: int) -> CSR:
 def _sorted(ids, size):
     """Return the stable order of ids [G, E] in [0, size), and the ids in that order."""
     if backend.sorted_ids is not None:
-        found = backend.sorted_ids(ids, size)
-        if found is not None:
-            return found
+        result = backend.sorted_ids(ids, size)
+        if result is not None:
+            return result
     order = ops.argsort(ids, axis=1)
     return order, ops.take_along_axis(ids, order, axis=1)
 

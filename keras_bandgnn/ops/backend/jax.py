@@ -122,9 +122,11 @@ def _open(function, *arguments):
 
     def opened(*arguments):
         count = len(arguments) - sum(traced)
-        rest = iter(arguments[count:])
+        tracer_values = iter(arguments[count:])
         pairs = zip(closed.consts, traced, strict=True)
-        values = [next(rest) if is_traced else value for value, is_traced in pairs]
+        values = [
+            next(tracer_values) if is_traced else value for value, is_traced in pairs
+        ]
         run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, values))
         return jax.tree.unflatten(tree, run(*jax.tree.leaves(arguments[:count])))
 
@@ -297,16 +299,16 @@ def sorted_ids(ids, size):
     # lowest first, each sort keeps the order of the one before.
     count, order = jnp.uint32(count), None
     places = jnp.arange(ids.shape[1], dtype="uint32")
-    rest, left = ids.astype("uint32"), size
+    quotient, bound = ids.astype("uint32"), size
     while True:
-        digit = rest % jnp.uint32(radix) if left > radix else rest
+        digit = quotient % jnp.uint32(radix) if bound > radix else quotient
         both = jnp.sort(digit * count + places, axis=1, stable=False)
         place = (both % count).astype("int32")
         order = place if order is None else jnp.take_along_axis(order, place, 1)
-        if left <= radix:
+        if bound <= radix:
             break
-        rest = jnp.take_along_axis(rest // jnp.uint32(radix), place, 1)
-        left = -(-left // radix)
+        quotient = jnp.take_along_axis(quotient // jnp.uint32(radix), place, 1)
+        bound = -(-bound // radix)
     if size <= radix:
         return order, (both // count).astype(ids.dtype)
     return order, jnp.take_along_axis(ids, order, 1)
@@ -483,10 +485,10 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
 
 def gated_update(messages, states, *weights):
     """Return new states of a GRU; see `GRUUpdate`."""
-    rows = [each.reshape(-1, each.shape[-1]) for each in (messages, states)]
+    rows = [array.reshape(-1, array.shape[-1]) for array in (messages, states)]
     if (
         not jax_gates.in_chunks(len(rows[0]))
-        or any(each.dtype != jnp.float32 for each in (*rows, *weights))
+        or any(array.dtype != jnp.float32 for array in (*rows, *weights))
         or has_accelerator()
         or is_portable()
         or keras.distribution.distribution()

@@ -66,7 +66,7 @@ def _gradients(slope, messages, states, switches, state_n, candidate, weights):
 
 
 def _by_name(*rows):
-    return {str(number): each for number, each in enumerate(rows)}
+    return {str(number): array for number, array in enumerate(rows)}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -37,12 +37,12 @@ def scan_chunks(step, carry, rows, size, like=None):
     def once(carry, number):
         return step(carry, piece(number))
 
-    rest = {name: array[pieces * size :] for name, array in rows.items()}
+    remainder = {name: array[pieces * size :] for name, array in rows.items()}
     if like is None:
         carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
         out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
         if count % size:
-            carry, last = step(carry, rest)
+            carry, last = step(carry, remainder)
             out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
         return carry, out
 
@@ -57,7 +57,7 @@ def scan_chunks(step, carry, rows, size, like=None):
     )
     (carry, out), _ = jax.lax.scan(write, (carry, out), jnp.arange(pieces))
     if count % size:
-        carry, last = step(carry, rest)
+        carry, last = step(carry, remainder)
         out = _written(out, last, pieces * size)
     return carry, out
 

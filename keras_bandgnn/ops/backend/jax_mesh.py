@@ -160,10 +160,10 @@ def split_over_cores(
     def split_call(trainable, non_trainable, x, **options):
         def run(trainable, non_trainable, x):
             with over_replicas(BATCH):
-                values, updated, *rest = call(
+                values, updated, *losses = call(
                     trainable, shift(non_trainable, 1), x, **options
                 )
-            return values, shift(updated, -1), *rest
+            return values, shift(updated, -1), *losses
 
         def run_sequence(trainable, non_trainable, x, node):
             with along(SequenceAxis(SEQUENCE, size, node)):

@@ -45,8 +45,8 @@ def _layer_normalization(epsilon: float):
     def run(rows, gamma, beta):
         return forward(rows, gamma, beta)[0]
 
-    def backward(kept, slope):
-        rows, scale, gamma = kept
+    def backward(residuals, slope):
+        rows, scale, gamma = residuals
         d = slope * gamma
         d_rows = scale * (d - _mean(d) - rows * _mean(d * rows))
         return d_rows, _total(slope * rows), _total(slope)

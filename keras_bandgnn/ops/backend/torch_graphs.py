@@ -26,7 +26,7 @@ def are_possible(tensors=()) -> bool:
     # Streams are those of the usual GPU.
     if device.type != "cuda" or device.index not in (None, 0):
         return False
-    if not all(each.is_cuda for each in tensors):
+    if not all(tensor.is_cuda for tensor in tensors):
         return False
     # What several processes sum up is left to them.
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -134,19 +134,19 @@ def _recover(device: int, pool) -> None:
 def _copies(outputs: list) -> list:
     """Return copies of tensors, floats in one launch, and what is no tensor."""
     floats = [
-        each
-        for each in outputs
-        if isinstance(each, torch.Tensor) and each.is_floating_point()
+        value
+        for value in outputs
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
     ]
     new = torch._foreach_mul(floats, 1) if floats else ()
     copied = dict(zip(map(id, floats), new, strict=True))
     return [
-        copied[id(each)]
-        if id(each) in copied
-        else each.clone()
-        if isinstance(each, torch.Tensor)
-        else each
-        for each in outputs
+        copied[id(value)]
+        if id(value) in copied
+        else value.clone()
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in outputs
     ]
 
 
@@ -170,12 +170,12 @@ class GraphedProgram:
         if self.calls < 2 or not self._may_run(leaves):
             return self.program(*leaves)
         with _starting:
-            given = [*_settings(), *(each.data_ptr() for each in self.reads())]
-            if self.replay is None or given != self.given:
-                self.given = given
+            key = [*_settings(), *(tensor.data_ptr() for tensor in self.reads())]
+            if self.replay is None or key != self.key:
+                self.key = key
                 self._capture(leaves)
-            for own, new in self._by_type(self.inputs, leaves):
-                torch._foreach_copy_(own, new)
+            for targets, sources in self._by_type(self.inputs, leaves):
+                torch._foreach_copy_(targets, sources)
             self.replay()
             # The next call overwrites those of the graph.
             return _copies(self.outputs)
@@ -187,7 +187,7 @@ class GraphedProgram:
     def _may_run(self, leaves) -> bool:
         """Return whether the data lie on the GPU, and work is queued there as usual."""
         device = torch.cuda.current_device()
-        return all(each.get_device() == device for each in leaves) and (
+        return all(leaf.get_device() == device for leaf in leaves) and (
             torch.cuda.current_stream() == torch.cuda.default_stream()
         )
 
@@ -197,10 +197,10 @@ class GraphedProgram:
         self.inputs = [leaf.clone() for leaf in leaves]
         self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
 
-    def _by_type(self, own: list, given) -> list[tuple[list, list]]:
-        found: dict = {}
-        for to, of in zip(own, given, strict=True):
-            pairs = found.setdefault(to.dtype, ([], []))
-            pairs[0].append(to)
-            pairs[1].append(of)
-        return [*found.values()]
+    def _by_type(self, targets: list, sources) -> list[tuple[list, list]]:
+        groups: dict = {}
+        for target, source in zip(targets, sources, strict=True):
+            pairs = groups.setdefault(target.dtype, ([], []))
+            pairs[0].append(target)
+            pairs[1].append(source)
+        return [*groups.values()]

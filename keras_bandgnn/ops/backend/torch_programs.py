@@ -94,13 +94,17 @@ def program_of(recorded) -> tuple[Callable, list]:
     Attributes of modules are slow to read.
     """
     recorded.recompile()
-    held = {
+    attributes = {
         node.target: getattr(recorded, node.target)
         for node in recorded.graph.nodes
         if node.op == "get_attr"
     }
-    program = functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
-    return program, [each for each in held.values() if isinstance(each, torch.Tensor)]
+    program = functools.partial(
+        type(recorded).forward, types.SimpleNamespace(**attributes)
+    )
+    return program, [
+        value for value in attributes.values() if isinstance(value, torch.Tensor)
+    ]
 
 
 def move_constants(recorded) -> None:
@@ -120,9 +124,9 @@ def move_constants(recorded) -> None:
             moved = node.target(value, **node.kwargs)
         recorded.register_buffer(name, moved)
         with graph.inserting_before(node):
-            found = graph.get_attr(name)
-        found.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(found)
+            constant = graph.get_attr(name)
+        constant.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(constant)
         graph.erase_node(node)
 
 
@@ -132,8 +136,8 @@ def split_off(recorded, count: int) -> Callable | None:
         return None
     output = next(node for node in recorded.graph.nodes if node.op == "output")
     (outputs,) = output.args
-    wanted, before = outputs[len(outputs) - count :], set()
-    waiting = list(wanted)
+    last_outputs, before = outputs[len(outputs) - count :], set()
+    waiting = list(last_outputs)
     while waiting:
         node = waiting.pop()
         if node not in before:
@@ -145,7 +149,7 @@ def split_off(recorded, count: int) -> Callable | None:
     for node in recorded.graph.nodes:
         if node in before or node.op == "placeholder":
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output([copies[node] for node in wanted])
+    graph.output([copies[node] for node in last_outputs])
     output.args = (outputs[: len(outputs) - count],)
     recorded.graph.eliminate_dead_code()
     program, _ = program_of(torch.fx.GraphModule(recorded, graph))
@@ -165,7 +169,7 @@ _RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "
 
 def _written(graph) -> set:
     """Return the nodes that operations change, and those that they may be views of."""
-    found: set = set()
+    nodes: set = set()
     waiting: list = []
     for node in graph.nodes:
         if node.op == "call_function" and compat.writes(node.target):
@@ -174,11 +178,11 @@ def _written(graph) -> set:
             waiting.extend(first if isinstance(first, list | tuple) else [first])
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in nodes:
+            nodes.add(node)
             if compat.may_be_view(node.target):
                 waiting.extend(node.all_input_nodes)
-    return found
+    return nodes
 
 
 def _is_one_view(node) -> bool:
@@ -199,7 +203,7 @@ def simplify(graph) -> None:
     """
     aten = torch.ops.aten
     written = _written(graph)
-    from_batch, known = set(), {}
+    from_batch, first_nodes = set(), {}
     for node in list(graph.nodes):
         if node.op == "placeholder":
             if node not in written:
@@ -221,12 +225,12 @@ def simplify(graph) -> None:
             compat.writes(node.target)
             or any(word in name for word in _RANDOM)
             or node in written
-            or not all(each in from_batch for each in node.all_input_nodes)
+            or not all(argument in from_batch for argument in node.all_input_nodes)
         ):
             continue
         from_batch.add(node)
         key = (node.target, repr(node.args), repr(node.kwargs))
-        first = known.setdefault(key, node)
+        first = first_nodes.setdefault(key, node)
         if first is not node:
             node.replace_all_uses_with(first)
             graph.erase_node(node)

@@ -495,7 +495,8 @@ class _TrainingRecord(_Record):
         def step(*leaves):
             outputs = program(*leaves)
             if self.update is not None:
-                self.update(*(each for each in outputs[:count] if each is not None))
+                gradients = (value for value in outputs[:count] if value is not None)
+                self.update(*gradients)
             return outputs
 
         def reads():
