@@ -87,11 +87,11 @@ class AtomisticBackbone(Backbone):
                     f"Received: shape {shape}."
                 )
         elif self.needs_directions or "distance" not in graphs.edge:
-            wanted = "'displacement'"
+            features = "'displacement'"
             if not self.needs_directions:
-                wanted += " or 'distance'"
+                features += " or 'distance'"
             raise ValueError(
-                f"Expected the edge feature {wanted}. Received: edge features "
+                f"Expected the edge feature {features}. Received: edge features "
                 f"{sorted(graphs.edge)}. Make the edges from the positions first, "
                 "with a layer of the preprocessor."
             )

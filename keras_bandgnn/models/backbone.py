@@ -120,12 +120,12 @@ class Backbone(keras.Model):
             Node feature -> `{"below": n}`, `{"below": [n, ...]}` for columns, or
             `{"among": [...]}`.
         """
-        known = {}
+        ids = {}
         for layer in self.layers:
             of_edges = getattr(layer, "level", "node") == "edge"
             if isinstance(layer, NodeEncoder | ElementEmbedding) and not of_edges:
-                known |= layer.known_ids()
-        return known
+                ids |= layer.known_ids()
+        return ids
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the features read from "node", "edge" and "graph"; None for any.

@@ -175,7 +175,7 @@ class Potential:
         layer = geometry_layer(task)
         warn_of_jumps(task.backbone, layer)
         self.neighbours = NeighbourList(layer, skin)
-        self._known: tuple | None = None
+        self._system: tuple | None = None
         self._capacity = (0, 0)
 
     def compute(self, atoms) -> dict:
@@ -212,9 +212,9 @@ class Potential:
         count = len(structure.position)
         forces = np.empty((count, 3))
         for axis in range(3):
-            own = slopes[:, axis]
-            forces[:, axis] = np.bincount(pairs.receiver, own, count)
-            forces[:, axis] -= np.bincount(pairs.sender, own, count)
+            component = slopes[:, axis]
+            forces[:, axis] = np.bincount(pairs.receiver, component, count)
+            forces[:, axis] -= np.bincount(pairs.sender, component, count)
         whole, normalizer = 0.0, self.members[member].normalizer
         if normalizer is not None:
             nodes, (whole,) = normalizer.constants(structure.number)
@@ -265,15 +265,17 @@ class Potential:
         numbers = np.array(atoms.numbers)
         count = np.array([len(atoms)])
         structure = Atoms(count, position, cell[None], pbc[None], numbers)
-        known = (numbers, cell, pbc)
-        if self._known is None or not all(map(np.array_equal, known, self._known)):
+        system = (numbers, cell, pbc)
+        if self._system is None or not all(map(np.array_equal, system, self._system)):
             self.neighbours.forget()
             self.neighbours.layer.check(structure, 0)
-            same = self._known is not None and np.array_equal(known[0], self._known[0])
-            self._known = None
+            same = self._system is not None and np.array_equal(
+                system[0], self._system[0]
+            )
+            self._system = None
             if not same:
                 self._check_elements(atoms)
-            self._known = known
+            self._system = system
         return structure
 
     def _check_elements(self, atoms) -> None:
@@ -420,14 +422,17 @@ def warn_of_jumps(backbone, layer: GeometryLayer) -> None:
         return
     elements = backbone.embedding.elements
     elements = np.arange(elements) if isinstance(elements, int) else np.array(elements)
-    own, found = backbone.radius_graph().reach(elements), layer.reach(elements)
-    short = np.flatnonzero(found < own - 1e-6)
+    reach, radius = (
+        backbone.radius_graph().reach(elements),
+        layer.reach(elements),
+    )
+    short = np.flatnonzero(radius < reach - 1e-6)
     if len(short):
         at = short[0]
         warnings.warn(
-            f"Expected edges as long as the messages of the backbone, {own[at]:g} "
+            f"Expected edges as long as the messages of the backbone, {reach[at]:g} "
             f"Angstrom for element {elements[at]}. Received: RadiusGraph with "
-            f"{found[at]:g} Angstrom: energies jump where edges end, and drift in a "
+            f"{radius[at]:g} Angstrom: energies jump where edges end, and drift in a "
             "simulation. Train with the backbone's cutoffs in RadiusGraph.",
             stacklevel=4,
         )
@@ -482,7 +487,7 @@ def make_calculator(task, skin: float, kind: type = Potential):
 
         def export_properties(self):
             """Return the results that ASE has names for."""
-            known = ase.all_outputs
-            return ase.Properties({n: v for n, v in self.results.items() if n in known})
+            names = ase.all_outputs
+            return ase.Properties({n: v for n, v in self.results.items() if n in names})
 
     return TaskCalculator()

@@ -9,9 +9,9 @@ from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.cumulative_link import CumulativeLink
 from keras_bandgnn.models.error_table import (
     as_table,
-    each,
     labelled_outputs,
     log_softmax,
+    map_outputs,
 )
 from keras_bandgnn.models.label_checks import (
     check_classes,
@@ -160,7 +160,7 @@ class ClassificationTask(Task):
         >>> round(float(task.predict_proba([graph])[0].sum()), 5)
         1.0
         """
-        return each(self.ensemble_outputs, self.predict(x, **kwargs))
+        return map_outputs(self.ensemble_outputs, self.predict(x, **kwargs))
 
     def predict_labels(self, x, **kwargs):
         """Return the classes with the largest probability, by name if they have names.
@@ -184,7 +184,7 @@ class ClassificationTask(Task):
         >>> task.predict_labels([graph])[0] in ("no", "yes")
         True
         """
-        return each(self._classes, self.predict(x, **kwargs))
+        return map_outputs(self._classes, self.predict(x, **kwargs))
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return the probabilities of logits; see `Task.ensemble_outputs`."""
@@ -199,16 +199,16 @@ class ClassificationTask(Task):
         logits = np.asarray(logits)
         left_out = np.isnan(logits[..., 0])
         if self.multi_label:
-            chosen = np.where(left_out[..., None], -1, logits > 0)
-            return chosen.astype(np.int32)
-        chosen = np.where(left_out, -1, logits.argmax(axis=-1)).astype(np.int32)
-        if chosen.ndim == 0:
-            index = int(chosen)
+            classes = np.where(left_out[..., None], -1, logits > 0)
+            return classes.astype(np.int32)
+        classes = np.where(left_out, -1, logits.argmax(axis=-1)).astype(np.int32)
+        if classes.ndim == 0:
+            index = int(classes)
             return index if self.class_names is None else self.class_names[index]
         if self.class_names is None:
-            return chosen
+            return classes
         # The last entry is that of -1.
-        return np.array([*self.class_names, None], object)[chosen]
+        return np.array([*self.class_names, None], object)[classes]
 
     def errors(self, graphs, y=None, as_frame: bool = False):
         """Return the predictions and losses of labelled graphs as a table.
@@ -241,10 +241,10 @@ class ClassificationTask(Task):
         rows = []
         for number, logits, label, _ in labelled_outputs(self, graphs, y):
             label = label.reshape(logits.shape if self.multi_label else -1)
-            known = ~np.isnan(label) & (label >= 0)
-            if not known.any():
+            has_label = ~np.isnan(label) & (label >= 0)
+            if not has_label.any():
                 continue
-            index = np.where(known, label, 0).astype(int)
+            index = np.where(has_label, label, 0).astype(int)
             losses, right = self._label_losses(logits, index)
             if single:
                 classes = np.array([index[0], logits.argmax()])
@@ -252,8 +252,8 @@ class ClassificationTask(Task):
                     classes = np.array(self.class_names, object)[classes]
                 row = (*classes.tolist(), float(np.exp(-losses[0])), float(losses[0]))
             else:
-                mean = float(losses[known].mean())
-                row = (int(known.sum()), float(right[known].mean()), mean)
+                mean = float(losses[has_label].mean())
+                row = (int(has_label.sum()), float(right[has_label].mean()), mean)
             rows.append((number, *row))
         names = ("labels", "accuracy", "loss")
         if single:

@@ -50,8 +50,8 @@ class EdgeTask(MaskedTask):
         if read is None:
             return None
         # None of those named is all of them.
-        own = tuple(self.head.inputs)
-        return {**read, "edge": (*read["edge"], *own)} if "edge" in read else read
+        inputs = tuple(self.head.inputs)
+        return {**read, "edge": (*read["edge"], *inputs)} if "edge" in read else read
 
     def head_config(self) -> dict:
         """Return the arguments of the head."""

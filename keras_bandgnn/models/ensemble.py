@@ -217,8 +217,8 @@ class Ensemble:
         path = as_path("path", path)
         card = dict(optional(mapping, "card", card) or {})
         names = files.member_names(len(self.members))
-        known = files.ensemble_names(path, len(self.members))
-        with atomic_folder(path, known, "an ensemble") as folder:
+        contents = files.ensemble_names(path, len(self.members))
+        with atomic_folder(path, contents, "an ensemble") as folder:
             for name, member in zip(names, self.members, strict=True):
                 member.save_to_preset(folder / name, weights, card)
             count = len(self.members)
@@ -325,7 +325,7 @@ class EnsemblePotential(Potential):
             for number in range(len(self.members))
         ]
         values = {
-            name: np.stack([each[name] for each in members]) for name in members[0]
+            name: np.stack([member[name] for member in members]) for name in members[0]
         }
         results = {name: value.mean(axis=0) for name, value in values.items()}
         for name in ("energy", "free_energy"):
@@ -354,7 +354,10 @@ def _moments(outputs, scale: list | None = None) -> tuple:
             continue
         members = np.moveaxis(rows, -1, 0)
         if scale is not None:
-            members = [each(own) for each, own in zip(scale, members, strict=True)]
+            members = [
+                function(member)
+                for function, member in zip(scale, members, strict=True)
+            ]
         values = np.asarray(members, np.float64)
         means.append(values.mean(axis=0).astype(rows.dtype))
         stds.append(values.std(axis=0).astype(rows.dtype))

@@ -109,8 +109,8 @@ class EntryModel(Replicated):
         if optimizer is None or _is_auto(optimizer):
             optimizer = self.default_optimizer()
         optimizer = keras.optimizers.get(optimizer)
-        own = loss is None or _is_auto(loss)
-        loss = self.default_loss() if own else loss
+        if loss is None or _is_auto(loss):
+            loss = self.default_loss()
         if isinstance(loss, EntryLoss):
             # That of a task: `compile(loss=task.loss)`.
             loss = loss.identifier
@@ -207,8 +207,8 @@ class EntryModel(Replicated):
             mean, weight = terms[0]
             shared[0] = self.distribution.total(mean * weight)
         more = list(self.losses)
-        loss = sum(compat.added_loss(self, each) for each in [*shared, *more])
-        added = sum(ops.sum(each) for each in more) if more else None
+        loss = sum(compat.added_loss(self, term) for term in [*shared, *more])
+        added = sum(ops.sum(term) for term in more) if more else None
         compat.loss_tracker(self).record(terms, added, loss)
         return loss
 

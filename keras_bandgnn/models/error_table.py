@@ -79,7 +79,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
 
-def each(function: Callable, outputs):
+def map_outputs(function: Callable, outputs):
     """Return a function of the output for each graph, or of that for a batch.
 
     Args:

@@ -310,9 +310,9 @@ def _fit_from_progress(
         for callback in saving:
             callback.follow(loader, batches)
         # Keras cannot start in the middle of an epoch: a separate `fit` completes it.
-        rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
+        options = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
         try:
-            before = fit(as_fit_data(loader, model), None, **rest)
+            before = fit(as_fit_data(loader, model), None, **options)
         finally:
             loader.clear_resume()
         epoch += 1

@@ -288,10 +288,10 @@ class ForceRegressor(GraphRegressor):
 
     def known_slopes(self, part) -> int:
         """Return how many components of forces and stresses are known."""
-        found = [part.node.get(self.force_key)]
+        labels = [part.node.get(self.force_key)]
         if self.stress_weight is not None:
-            found.append(part.context.get(self.stress_key))
-        return sum(np.isfinite(each).sum() for each in found if each is not None)
+            labels.append(part.context.get(self.stress_key))
+        return sum(np.isfinite(label).sum() for label in labels if label is not None)
 
     def _check_stress(self, part) -> None:
         stress = part.context[self.stress_key]
@@ -301,11 +301,11 @@ class ForceRegressor(GraphRegressor):
                 "graph: xx, yy, zz, yz, xz, xy. Received: shape "
                 f"{stress.shape[1:]} per graph. Take these entries of a matrix."
             )
-        known = ~np.isnan(stress).all(axis=1)
+        has_stress = ~np.isnan(stress).all(axis=1)
         cell = part.context.get("cell", np.zeros((len(part), 3, 3), np.float32))
         flat = ops.convert_to_numpy(cell_volumes(np.float32(cell))) == 0
-        if (known & flat).any():
-            at = int(np.flatnonzero(known & flat)[0])
+        if (has_stress & flat).any():
+            at = int(np.flatnonzero(has_stress & flat)[0])
             raise ValueError(
                 "Expected graphs with a stress to have three independent cell vectors "
                 f"in context['cell']. Received: {cell[at].tolist()} in graph {at}. "

@@ -157,18 +157,18 @@ def component_errors(predicted, target, mask, weight=None) -> ComponentErrors:
         weight: float [G, M], factors of the squares in the loss; 1 if omitted.
     """
     target = ops.cast(target, predicted.dtype)
-    known = ops.logical_and(
+    has_label = ops.logical_and(
         ops.expand_dims(mask, -1), ops.logical_not(ops.isnan(target))
     )
-    counted = ops.cast(known, predicted.dtype)
-    difference = (predicted - ops.where(known, target, 0.0)) * counted
-    known = ops.sum(counted)
-    count = ops.maximum(known, 1.0)
+    counted = ops.cast(has_label, predicted.dtype)
+    difference = (predicted - ops.where(has_label, target, 0.0)) * counted
+    total = ops.sum(counted)
+    count = ops.maximum(total, 1.0)
     squares = ops.square(difference)
     mean = loss = ops.sum(squares) / count
     if weight is not None:
         loss = ops.sum(squares * ops.expand_dims(weight, -1)) / count
-    return ComponentErrors(loss, ops.sum(ops.abs(difference)) / count, mean, known)
+    return ComponentErrors(loss, ops.sum(ops.abs(difference)) / count, mean, total)
 
 
 class RootMean(keras.metrics.Mean):

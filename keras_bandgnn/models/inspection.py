@@ -174,7 +174,7 @@ def _graphs_of(batch) -> Iterator[tuple]:
     for index, group, slot, nodes, edges in graph_rows(batch):
         place = {
             "edge_bias": (group, edges),
-            "own_bias": (),
+            "loop_bias": (),
             "token_bias": (),
             "token_query": (group, slot),
             "token_key": (group, slot),

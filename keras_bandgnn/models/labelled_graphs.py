@@ -146,8 +146,8 @@ def _per_row(
         )
     counts = graphs.num_nodes if level == "node" else graphs.num_edges
     nested = isinstance(values, list | tuple) and len(values) == len(graphs)
-    if nested and all(np.ndim(as_numpy(each)) for each in values):
-        arrays = [_numbers(f"{name}[{i}]", each) for i, each in enumerate(values)]
+    if nested and all(np.ndim(as_numpy(value)) for value in values):
+        arrays = [_numbers(f"{name}[{i}]", value) for i, value in enumerate(values)]
         for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
             check_size(f"{name}[{i}]", array, count, level, i)
         array = np.concatenate(arrays)
@@ -199,9 +199,11 @@ def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
         return y
     refuse_masked("y", y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else y
-    nested = isinstance(values, list | tuple) and any(np.ndim(each) for each in values)
+    nested = isinstance(values, list | tuple) and any(
+        np.ndim(labels) for labels in values
+    )
     if nested:
-        return [class_numbers(each, names) for each in values]
+        return [class_numbers(labels, names) for labels in values]
     values = np.asarray(values) if not hasattr(values, "detach") else values
     if getattr(values, "dtype", np.dtype(float)).kind not in "OUS":
         return y
@@ -262,7 +264,7 @@ def with_sample_weights(
     by_graph = isinstance(array, np.ndarray) and array.shape[:1] == (len(graphs),)
     if isinstance(sample_weight, list | tuple) and counts is not None:
         # Arrays, one per graph, are no numbers per graph.
-        by_graph = by_graph and not any(np.ndim(each) for each in sample_weight)
+        by_graph = by_graph and not any(np.ndim(entry) for entry in sample_weight)
     if counts is None or by_graph and int(counts.sum()) != len(graphs):
         weight = _per_graph(SAMPLE_WEIGHT, graphs, sample_weight)
         weight = weight if counts is None else weight.repeat(counts)
@@ -314,8 +316,8 @@ def with_class_weights(
             "sample_weight, or weights in the loss."
         )
     for name, weight in class_weight.items():
-        known = isinstance(name, int | np.integer) and not isinstance(name, bool)
-        if not known or not 0 <= name < num_classes:
+        is_class = isinstance(name, int | np.integer) and not isinstance(name, bool)
+        if not is_class or not 0 <= name < num_classes:
             problem = f"the class {name!r}"
         elif not isinstance(weight, int | float | np.number) or not weight >= 0:
             problem = f"class_weight[{name}]={weight!r}"
@@ -328,14 +330,16 @@ def with_class_weights(
     weights = np.ones(num_classes, np.float32)
     weights[list(class_weight)] = list(class_weight.values())
     classes = np.nan_to_num(np.asarray(label, np.float64).reshape(-1), nan=-1.0)
-    known = (classes >= 0) & (classes < num_classes)
+    has_class = (classes >= 0) & (classes < num_classes)
     if balanced:
         counts = np.bincount(
-            classes[known].astype(int), label_weights(graphs)[known], num_classes
+            classes[has_class].astype(int),
+            label_weights(graphs)[has_class],
+            num_classes,
         )
         occurs = counts > 0
         weights[occurs] = counts.sum() / (occurs.sum() * counts[occurs])
-    weight = weights[np.where(known, classes, 0).astype(int)]
+    weight = weights[np.where(has_class, classes, 0).astype(int)]
     name = weight_column(graphs.label_level)
     return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
 

@@ -169,18 +169,18 @@ class LastLayerLaplace:
         """
         rows, labels = self._labelled(graphs, y)
         weights = self._weights()
-        found = []
+        posteriors = []
         for target in range(self.task.num_targets):
-            known = ~np.isnan(labels[:, target])
-            self._check_known(known, target)
-            sizes = self._noise_sizes(rows)[known]
-            residuals = (labels - rows.outputs)[known, target] / self._std()[target]
-            features = rows.features[known] / sizes[:, None]
-            found.append(
+            has_label = ~np.isnan(labels[:, target])
+            self._check_labels(has_label, target)
+            sizes = self._noise_sizes(rows)[has_label]
+            residuals = (labels - rows.outputs)[has_label, target] / self._std()[target]
+            features = rows.features[has_label] / sizes[:, None]
+            posteriors.append(
                 maximise_evidence(features, residuals / sizes, weights[:, target])
             )
-        self.covariance = np.stack([each.covariance for each in found])
-        self.noise_std = np.array([each.noise for each in found])
+        self.covariance = np.stack([posterior.covariance for posterior in posteriors])
+        self.noise_std = np.array([posterior.noise for posterior in posteriors])
         self.factor = np.ones(self.task.num_targets)
         self._digest = self._weights_digest()
         return self
@@ -204,9 +204,9 @@ class LastLayerLaplace:
         rows, labels = self._labelled(graphs, y)
         std = self._spread(rows, noise=True)
         squares = np.square((labels - rows.outputs) / std)
-        known = ~np.isnan(labels)
+        has_label = ~np.isnan(labels)
         for target in range(self.task.num_targets):
-            self._check_known(known[:, target], target)
+            self._check_labels(has_label[:, target], target)
         self.factor = np.sqrt(np.nanmean(squares, axis=0))
         return self
 
@@ -297,23 +297,25 @@ class LastLayerLaplace:
             )
         with open_npz(path) as arrays:
             per_atom = arrays.load("per_atom")
-            given = {n: arrays.load(n) for n in ("covariance", "noise_std", "factor")}
-            for name, values in given.items():
+            parameters = {
+                n: arrays.load(n) for n in ("covariance", "noise_std", "factor")
+            }
+            for name, values in parameters.items():
                 if values.dtype != np.float64:
                     arrays.refuse(name, "float64", values.dtype)
             if per_atom.shape != () or per_atom.dtype != bool:
                 arrays.refuse("per_atom", "one boolean", per_atom.dtype)
         task = Task.from_preset(folder / "task", dtype=dtype)
         with reading(path):
-            found = cls(task, "atom" if per_atom else "graph")
-        count, width = found.task.num_targets, len(found._weights())
+            laplace = cls(task, "atom" if per_atom else "graph")
+        count, width = laplace.task.num_targets, len(laplace._weights())
         shapes = {
             "covariance": (count, width, width),
             "noise_std": (count,),
             "factor": (count,),
         }
         for name, shape in shapes.items():
-            values = given[name]
+            values = parameters[name]
             right = values.shape == shape and np.isfinite(values).all()
             if right:
                 least = np.diagonal(values, 0, -2, -1) if values.ndim == 3 else values
@@ -325,10 +327,13 @@ class LastLayerLaplace:
                     f"shape {list(values.shape)}",
                     "Copy the folder again.",
                 )
-        found.covariance = given["covariance"]
-        found.noise_std, found.factor = given["noise_std"], given["factor"]
-        found._digest = found._weights_digest()
-        return found
+        laplace.covariance = parameters["covariance"]
+        laplace.noise_std, laplace.factor = (
+            parameters["noise_std"],
+            parameters["factor"],
+        )
+        laplace._digest = laplace._weights_digest()
+        return laplace
 
     # === Parts ===
 
@@ -362,18 +367,18 @@ class LastLayerLaplace:
 
     def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
-        found = [
+        rows = [
             row
             for row in labelled_outputs(self._program(), graphs, y)
             if row.weight > 0
         ]
-        if not found:
+        if not rows:
             raise ValueError(
                 "Expected at least one graph with a label, and a sample_weight above 0 "
                 "if it has one. Received: none. Pass labelled graphs."
             )
-        outputs = [row.outputs for row in found]
-        labels = [row.label for row in found]
+        outputs = [row.outputs for row in rows]
+        labels = [row.label for row in rows]
         labels = np.stack(labels).reshape(len(labels), self.task.num_targets)
         return self._rows(np.stack(outputs)), labels
 
@@ -394,11 +399,11 @@ class LastLayerLaplace:
         return self._std() * np.sqrt(squares)
 
     @staticmethod
-    def _check_known(known: np.ndarray, target: int) -> None:
-        if not known.any():
+    def _check_labels(has_label: np.ndarray, target: int) -> None:
+        if not has_label.any():
             raise ValueError(
                 f"Expected at least one label of target {target} that is not NaN. "
-                f"Received: none in {len(known)} graphs. Pass graphs that have it."
+                f"Received: none in {len(has_label)} graphs. Pass graphs that have it."
             )
 
     def _weights_digest(self) -> bytes:

@@ -125,13 +125,13 @@ class _Pass:
         with progress_bar("Predicting by layer", total, self.progress) as advance:
             self._advance = advance
             states = self._encoded()
-            kept, edges = [states], None
+            layer_states, edges = [states], None
             for number in layers:
                 states, edges = self._layer(number, states, edges)
                 # Only jumping knowledge reads earlier ones again.
-                kept = kept if self.backbone.jumping_knowledge else []
-                kept.append(states)
-            return self._read_out(kept, read_out)
+                layer_states = layer_states if self.backbone.jumping_knowledge else []
+                layer_states.append(states)
+            return self._read_out(layer_states, read_out)
 
     def _array(self, name: str, rows: int, like: np.ndarray, store=True) -> np.ndarray:
         """Return a new array [rows, ...] with the entries of [1, n, ...]."""
@@ -169,43 +169,45 @@ class _Pass:
         updates = self.backbone.updates_edge_states and self.backbone.edge_encoder
         out = new_edges = None
         for rows in self._blocks():
-            found = self.sampler.subgraph(self.graph, rows, key_of(0))
-            budget = self._budget(found)
-            (x, *_) = self.assembler.lay_out([found], budget, {"states": states})
+            subgraph = self.sampler.subgraph(self.graph, rows, key_of(0))
+            budget = self._budget(subgraph)
+            (x, *_) = self.assembler.lay_out([subgraph], budget, {"states": states})
             if edges is not None:
-                x["edge_states"] = _padded(edges, found.edges, budget["edge"])
+                x["edge_states"] = _padded(edges, subgraph.edges, budget["edge"])
             result = step.predict_on_batch(x)
             if out is None:
                 out = self._array(f"states_{number}", len(states), result["states"])
             out[rows] = result["states"][0, : len(rows)]
             if updates:
-                given = result["edge_states"]
+                edge_states = result["edge_states"]
                 if new_edges is None:
                     count = self.graph.num_edges
-                    new_edges = self._array(f"edges_{number}", count, given)
-                new_edges[found.edges] = given[0, : len(found.edges)]
+                    new_edges = self._array(f"edges_{number}", count, edge_states)
+                new_edges[subgraph.edges] = edge_states[0, : len(subgraph.edges)]
         return out, new_edges
 
-    def _budget(self, found) -> dict[str, int]:
+    def _budget(self, subgraph) -> dict[str, int]:
         budgets = self.assembler.budgets
         if budgets == [{}]:
-            sizes = needed_sizes(found, True)
+            sizes = needed_sizes(subgraph, True)
             budget = {k: int(round_up_64(int(1.1 * v))) for k, v in sizes.items()}
             budget["node:1"] = self.block_size
             budgets[:] = [{**budget, "graph": 2, "item": self.block_size}]
-        return self.assembler.budget_for([found], budgets[-1])
+        return self.assembler.budget_for([subgraph], budgets[-1])
 
-    def _read_out(self, kept: list[np.ndarray], read_out) -> np.ndarray:
+    def _read_out(self, layer_states: list[np.ndarray], read_out) -> np.ndarray:
         step, out = compiled(self.task, read_out), None
         for rows in self._blocks():
-            seen = [_padded(states, rows, self.block_size) for states in kept]
+            rows_by_layer = [
+                _padded(states, rows, self.block_size) for states in layer_states
+            ]
             mask = np.arange(self.block_size)[None] < len(rows)
             # A task may add what it knows of a graph to its nodes.
             counts = np.array([[len(rows), 0]], np.int32)
             x = {
                 "node": {"mask": mask, "graph_id": np.zeros(mask.shape, np.int32)},
                 "graph": {"mask": counts > 0, "n_node": counts},
-                "seen": {str(number): states for number, states in enumerate(seen)},
+                "layers": {str(i): states for i, states in enumerate(rows_by_layer)},
             }
             values = step.predict_on_batch(x)["outputs"]
             if out is None:
@@ -241,14 +243,16 @@ def _run_layer(task, batch, number: int) -> dict:
 
 def _states(task, batch) -> dict:
     backbone = task.backbone
-    kept = batch["seen"]
-    seen = [ops.convert_to_tensor(kept[str(number)]) for number in range(len(kept))]
+    by_layer = batch["layers"]
+    states = [
+        ops.convert_to_tensor(by_layer[str(number)]) for number in range(len(by_layer))
+    ]
     joins = backbone.jumping_knowledge is not None
-    return {"outputs": backbone.joined(seen) if joins else seen[-1]}
+    return {"outputs": backbone.joined(states) if joins else states[-1]}
 
 
 def _head(task, batch) -> dict:
     states = _states(task, batch)["outputs"]
     # The task then takes these for the backbone's.
-    known = {part: batch[part] for part in ("node", "graph")}
-    return {"outputs": task({**known, "explained": {"states": states}})}
+    inputs = {part: batch[part] for part in ("node", "graph")}
+    return {"outputs": task({**inputs, "explained": {"states": states}})}

@@ -85,23 +85,23 @@ class GraphPairs:
             pairs = split_links(self.graph, 0.0, 0.0).train_pairs
         return self.read("pairs", pairs)
 
-    def read_known(self, known) -> NodePairs:
+    def read_known(self, known_pairs) -> NodePairs:
         """Return known pairs, which may have the types of messages, such as reverses.
 
         Args:
-            known: The argument.
+            known_pairs: The argument `known`.
         """
         if self.num_relations is None:
-            return self.read("known", known)
+            return self.read("known", known_pairs)
         types = int(self.graph.edge_type.max(initial=-1)) + 1
         types = max(self.num_relations, types)
-        return as_pairs("known", known, self.graph.num_nodes, types)
+        return as_pairs("known", known_pairs, self.graph.num_nodes, types)
 
-    def true(self, pairs: NodePairs, known=None) -> NodePairs:
+    def true(self, pairs: NodePairs, known_pairs=None) -> NodePairs:
         """Return all pairs that negatives avoid: these, the edges and known ones."""
         parts = [pairs, self.edges]
-        if known is not None:
-            parts.append(self.read_known(known))
+        if known_pairs is not None:
+            parts.append(self.read_known(known_pairs))
         true = NodePairs.concatenate(parts)
         return both_ways(true) if is_undirected(self.graph) else true
 
@@ -182,7 +182,7 @@ def make_link_loader(
     task,
     links: GraphPairs,
     pairs: NodePairs,
-    known: NodePairs,
+    known_pairs: NodePairs,
     negatives: NegativeSampler | None = None,
     batch_size: int | None = None,
     shuffle: bool = False,
@@ -195,7 +195,7 @@ def make_link_loader(
         task: The `LinkPredictor`.
         links: Has the graph.
         pairs: Pairs that are true.
-        known: Pairs that negatives avoid.
+        known_pairs: Pairs that negatives avoid.
         negatives: See `LinkPredictor.fit`, also for the others.
         batch_size: True pairs of a step.
         shuffle: Whether each epoch has a new order and new negatives.
@@ -224,7 +224,7 @@ def make_link_loader(
         pairs,
         negatives,
         batch_size,
-        known,
+        known_pairs,
         shuffle=shuffle,
         seed=seed,
         loader=loader,

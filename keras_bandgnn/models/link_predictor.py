@@ -268,7 +268,7 @@ class LinkPredictor(Task):
                 self,
                 links,
                 pairs,
-                known=true,
+                known_pairs=true,
                 negatives=negatives,
                 batch_size=batch_size,
                 shuffle=kwargs.pop("shuffle", True),

@@ -100,7 +100,7 @@ def scores(
 
 
 def measures(
-    task, links: GraphPairs, pairs, negatives, known, seed: int, by_layer: bool
+    task, links: GraphPairs, pairs, negatives, known_pairs, seed: int, by_layer: bool
 ) -> dict[str, float]:
     """Return loss and measures of the pairs of a graph; see `LinkPredictor.evaluate`.
 
@@ -109,7 +109,7 @@ def measures(
         links: Has the graph.
         pairs: Pairs that are true; None for the edges.
         negatives: See `LinkPredictor.evaluate`, also for the others.
-        known: Other pairs that are true, or None.
+        known_pairs: Other pairs that are true, or None.
         seed: Seed of the negatives.
         by_layer: Whether states are computed one layer at a time.
     """
@@ -123,7 +123,7 @@ def measures(
         negatives = sampler.sample(
             pairs,
             graph.num_nodes,
-            links.true(pairs, known),
+            links.true(pairs, known_pairs),
             sampler.types_of(graph),
             seed,
             undirected=links.undirected,
@@ -178,7 +178,7 @@ def ranks(
     task,
     states: np.ndarray,
     pairs: NodePairs,
-    known: NodePairs | None,
+    true_pairs: NodePairs | None,
     ends: tuple[str, ...],
     chunk: int | None,
     self_pairs: bool,
@@ -190,7 +190,7 @@ def ranks(
         task: The `LinkPredictor`.
         states: float32 [1, N, H].
         pairs: Pairs that are true.
-        known: All true pairs, which are left out; or None.
+        true_pairs: All true pairs, which are left out; or None.
         ends: The ends of pairs that are asked for.
         chunk: See `LinkPredictor.rank`.
         self_pairs: Whether a node is among its own answers.
@@ -204,7 +204,9 @@ def ranks(
     chunk = max(1, min(chunk, len(pairs)))
     with progress_bar("Ranking", len(ends) * len(pairs), progress) as advance:
         return [
-            _ranks_of_end(task, states, pairs, known, end, chunk, self_pairs, advance)
+            _ranks_of_end(
+                task, states, pairs, true_pairs, end, chunk, self_pairs, advance
+            )
             for end in ends
         ]
 
@@ -213,7 +215,7 @@ def _ranks_of_end(
     task,
     states: np.ndarray,
     pairs: NodePairs,
-    known: NodePairs | None,
+    true_pairs: NodePairs | None,
     end: str,
     chunk: int,
     self_pairs: bool,
@@ -222,8 +224,8 @@ def _ranks_of_end(
     """Return the rank of one end of each pair, float64 [Q]."""
     asked = pairs if end == "receiver" else pairs.reversed()
     others = None
-    if known is not None:
-        others = _Answers(known if end == "receiver" else known.reversed())
+    if true_pairs is not None:
+        others = _Answers(true_pairs if end == "receiver" else true_pairs.reversed())
     out = np.empty(len(pairs))
     for start in range(0, len(pairs), chunk):
         part = slice(start, start + chunk)
@@ -247,13 +249,13 @@ class _Answers:
     """The known receivers for each sender and type.
 
     Args:
-        known: All pairs that are true.
+        true_pairs: All of them.
     """
 
-    def __init__(self, known: NodePairs):
-        order = np.lexsort((known.senders, known.types))
-        self._receivers = known.receivers[order]
-        self._keys = _question(known)[order]
+    def __init__(self, true_pairs: NodePairs):
+        order = np.lexsort((true_pairs.senders, true_pairs.types))
+        self._receivers = true_pairs.receivers[order]
+        self._keys = _question(true_pairs)[order]
 
     def of(self, pairs: NodePairs) -> tuple[np.ndarray, np.ndarray]:
         """Return rows and columns of the known receivers in a table of scores."""

@@ -8,9 +8,9 @@ from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.models.error_table import (
     as_table,
-    each,
     labelled_outputs,
     log_softmax,
+    map_outputs,
 )
 from keras_bandgnn.models.label_checks import require_labels
 from keras_bandgnn.models.labels import ClassLabels
@@ -93,12 +93,12 @@ class NodeSelector(Task):
         """Return the logits [G, B, C]."""
         states = self.backbone(batch, training=training)
         candidate = batch["candidate"]
-        chosen = rows_at(states, candidate["node"])
+        rows = rows_at(states, candidate["node"])
         if self.readout == "slot":
             slot = ops.expand_dims(rows_at(states, candidate["slot"]), axis=2)
-            slot = ops.broadcast_to(slot, ops.shape(chosen))
-            chosen = ops.concatenate([chosen, slot, chosen * slot], axis=-1)
-        logits = ops.squeeze(self.head(chosen), axis=-1)
+            slot = ops.broadcast_to(slot, ops.shape(rows))
+            rows = ops.concatenate([rows, slot, rows * slot], axis=-1)
+        logits = ops.squeeze(self.head(rows), axis=-1)
         return ops.where(candidate["mask"], logits, MASKED_LOGIT)
 
     def default_optimizer(self):
@@ -133,7 +133,7 @@ class NodeSelector(Task):
         >>> round(float(task.predict_proba([graph])[0].sum()), 5)
         1.0
         """
-        return each(self.ensemble_outputs, self.predict(x, **kwargs))
+        return map_outputs(self.ensemble_outputs, self.predict(x, **kwargs))
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return the probabilities of logits; see `Task.ensemble_outputs`."""

@@ -321,8 +321,8 @@ def load_task(
             return task_class(backbone_model, **arguments, **config), undrawn
 
     task, undrawn = build(drawn=not load_weights)
-    kept = {id(weight) for weight in _head_model(task).weights}
-    if any(id(weight) not in kept for weight in undrawn):
+    head_weights = {id(weight) for weight in _head_model(task).weights}
+    if any(id(weight) not in head_weights for weight in undrawn):
         # A task of one's own has weights that presets do not keep.
         task, _ = build(drawn=True)
     # Another head than the preset's has new weights.

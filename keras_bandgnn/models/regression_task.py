@@ -106,7 +106,7 @@ class RegressionTask(Task):
 
     def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if the labels are not D numbers per graph (node, edge)."""
-        level, known = self.output_level, 0
+        level, num_labels = self.output_level, 0
         for part in loader.parts:
             labels = target_labels(part, level)
             width = labels.shape[1]
@@ -122,8 +122,8 @@ class RegressionTask(Task):
                     "metrics need them. Received: a label of size "
                     f"{np.nanmax(np.abs(labels)):g}. Give them in a larger unit."
                 )
-            known += np.isfinite(labels).sum() + self.known_slopes(part)
-        require_labels(known, level, "NaN")
+            num_labels += np.isfinite(labels).sum() + self.known_slopes(part)
+        require_labels(num_labels, level, "NaN")
 
     def adapt(self, loader: Loader) -> None:
         """Adapt the backbone and the normaliser to the training graphs, once."""
@@ -175,8 +175,8 @@ class RegressionTask(Task):
                 continue
             row = [number]
             for one, other in zip(values.T, label.T, strict=True):
-                known = ~np.isnan(other)
-                error = (one - other)[known]
+                has_label = ~np.isnan(other)
+                error = (one - other)[has_label]
                 if of_graphs:
                     row += [other[0], one[0], one[0] - other[0]]
                     continue

@@ -29,13 +29,13 @@ def split_off(
     """
     share = fraction("validation_split", validation_split)
     count = len(graphs)
-    wanted = count - math.floor(count * (1.0 - share))
+    target = count - math.floor(count * (1.0 - share))
     members: dict[int, list[int]] = {}
     for i in range(count - 1, -1, -1):
         members.setdefault(groups[i], []).append(i)
     valid: list[int] = []
     for rows in list(members.values())[:-1]:
-        if not valid or len(valid) + len(rows) <= wanted:
+        if not valid or len(valid) + len(rows) <= target:
             valid += rows
     if not valid:
         raise ValueError(
@@ -43,8 +43,8 @@ def split_off(
             f"Received: {len(members)} distinct ones, validation_split="
             f"{validation_split}. Pass validation_data=(x, y), or masks of nodes."
         )
-    rest = np.setdiff1d(np.arange(count), valid)
-    return _taken(graphs, rest), _taken(graphs, np.sort(valid))
+    training = np.setdiff1d(np.arange(count), valid)
+    return _taken(graphs, training), _taken(graphs, np.sort(valid))
 
 
 def _taken(graphs: FlatGraphs, indices: np.ndarray) -> FlatGraphs:

@@ -142,12 +142,12 @@ class GATBackbone(MessagePassingBackbone):
     def attention_terms(self, batch):
         """For each layer the scores of senders and of receivers, float32 [G, N, K]."""
         out = []
-        given = [states for states, _ in self.steps(batch)][1:]
-        for number, states in enumerate(given):
+        inputs = [states for states, _ in self.steps(batch)][1:]
+        for number, states in enumerate(inputs):
             read = self.read(number, states)
-            _, sent, wanted = self.messages[number].scores(read)
-            sent, wanted = (ops.cast(t, "float32") for t in (sent, wanted))
-            out.append({"sent": sent, "wanted": wanted})
+            _, *scores = self.messages[number].scores(read)
+            sender, receiver = (ops.cast(score, "float32") for score in scores)
+            out.append({"sender": sender, "receiver": receiver})
         return out
 
     def attention_pairs(self, number: int, terms, graph):
@@ -163,11 +163,11 @@ class GATBackbone(MessagePassingBackbone):
         """
         senders, receivers = graph.senders, graph.receivers
         others = senders != receivers
-        own = np.arange(graph.num_nodes)
+        nodes = np.arange(graph.num_nodes)
         # A node attends to itself once, whether or not the data has a loop there.
-        senders = np.append(senders[others], own)
-        receivers = np.append(receivers[others], own)
-        logits = terms["sent"][senders] + terms["wanted"][receivers]
+        senders = np.append(senders[others], nodes)
+        receivers = np.append(receivers[others], nodes)
+        logits = terms["sender"][senders] + terms["receiver"][receivers]
         slope = self.messages[number].negative_slope
         return senders, receivers, np.where(logits < 0, slope * logits, logits)
 

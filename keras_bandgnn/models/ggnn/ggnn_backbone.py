@@ -55,9 +55,9 @@ def update_blocks(
 
     states = ops.pad(states, ((0, 0), (0, num_blocks * size - num_nodes), (0, 0)))
     states = moved(states, order)
-    for step, own in zip(steps, prepared, strict=True):
+    for step, step_plan in zip(steps, prepared, strict=True):
         rows = ops.shape(step["block"])[1] * size
-        sums = message_passing.prepare_plan(own, rows)
+        sums = message_passing.prepare_plan(step_plan, rows)
         messages = message_passing(states, sums, training=training)
         new = update(messages, states[:, :rows], training=training)
         states = ops.concatenate([new, states[:, rows:]], axis=1)

@@ -43,11 +43,11 @@ def terms(steps, biases, edge) -> list[dict]:
         Queries and keys of nodes [G, N, K d] and tokens [G, B, K d], and biases of
         edges [G, E, K], of nodes themselves and of tokens [K]; what there is.
     """
-    edges, own, token = biases
+    edges, loops, token = biases
     if edges is not None:
         shape = (*ops.shape(ops.convert_to_tensor(edge["sender"])), edges.shape[-1])
         edges = ops.broadcast_to(edges, shape)
-    shared = {"edge_bias": edges, "own_bias": own, "token_bias": token}
+    shared = {"edge_bias": edges, "loop_bias": loops, "token_bias": token}
     out = []
     for block, inputs in steps:
         entry = dict(shared)
@@ -71,28 +71,32 @@ def pairs(layer, terms, graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Returns:
         Senders and receivers int [P], and float [P, K]; the token is node N.
     """
-    own, heads = np.arange(graph.num_nodes), layer.num_heads
+    nodes, heads = np.arange(graph.num_nodes), layer.num_heads
     edge_bias = terms.get("edge_bias", np.zeros((len(graph.senders), heads)))
-    own_bias = terms.get("own_bias", np.zeros(heads))
+    loop_bias = terms.get("loop_bias", np.zeros(heads))
     parts = []
     if layer.pattern == "full":
         bias = np.zeros((graph.num_nodes, graph.num_nodes, heads), np.float32)
         np.add.at(bias, (graph.receivers, graph.senders), edge_bias)
-        bias[own, own] += own_bias
-        receivers, senders = np.divmod(np.arange(own.size**2), max(own.size, 1))
+        bias[nodes, nodes] += loop_bias
+        receivers, senders = np.divmod(np.arange(nodes.size**2), max(nodes.size, 1))
         parts.append((senders, receivers, bias.reshape(-1, heads)))
     else:
         seen = graph.edge.get("attend", np.ones_like(graph.senders)) > 0
         parts.append((graph.senders[seen], graph.receivers[seen], edge_bias[seen]))
         if layer.self_loops:
-            parts.append((own, own, np.broadcast_to(own_bias, (own.size, heads))))
+            parts.append(
+                (nodes, nodes, np.broadcast_to(loop_bias, (nodes.size, heads)))
+            )
     query, key = terms["query"], terms["key"]
     if "token_query" in terms:
-        token = np.full(own.size, own.size)
+        token = np.full(nodes.size, nodes.size)
         linked = terms.get("token_bias", np.zeros(heads))
-        parts.append((token, own, np.broadcast_to(linked, (own.size, heads))))
-        every = np.append(own, own.size)
-        parts.append((every, np.full_like(every, own.size), np.zeros((every.size, 1))))
+        parts.append((token, nodes, np.broadcast_to(linked, (nodes.size, heads))))
+        every = np.append(nodes, nodes.size)
+        parts.append(
+            (every, np.full_like(every, nodes.size), np.zeros((every.size, 1)))
+        )
         query = np.concatenate([query, terms["token_query"][None]])
         key = np.concatenate([key, terms["token_key"][None]])
     senders, receivers = (np.concatenate([p[i] for p in parts]) for i in (0, 1))
@@ -443,8 +447,8 @@ class GraphTransformerBackbone(Backbone):
         # Other pairs that attend are further apart.
         direct = ops.equal(ops.convert_to_tensor(edge["distance"]), 1)
         of_edges = of_edges * ops.expand_dims(ops.cast(direct, of_edges.dtype), -1)
-        shared, *rest = biases
-        return (of_edges if shared is None else shared + of_edges, *rest)
+        edges, loops, tokens = biases
+        return of_edges if edges is None else edges + of_edges, loops, tokens
 
     def hidden_states(self, batch, training=False):
         """Yield the first states, those after each block, the last ones normed."""

@@ -274,8 +274,10 @@ class GPSBackbone(MessagePassingBackbone):
         """Return the states after a layer, and those of the edges."""
         total = None
         if self.messages:
-            given = () if edge_states is None else (edge_states,)
-            message = self.messages[number](states, batch, *given, training=training)
+            edge_inputs = () if edge_states is None else (edge_states,)
+            message = self.messages[number](
+                states, batch, *edge_inputs, training=training
+            )
             if isinstance(message, tuple):
                 message, new = message
                 edge_states = edge_states + self.activation(new)
@@ -299,16 +301,16 @@ class GPSBackbone(MessagePassingBackbone):
     def _layers_of(self, number: int) -> list:
         """Return the layers that hold state of a layer of the frame."""
         lists = (self.attentions, self.attention_norms)
-        own = [layers[number] for layers in lists if layers]
-        return [*super()._layers_of(number), *own]
+        sublayers = [layers[number] for layers in lists if layers]
+        return [*super()._layers_of(number), *sublayers]
 
     def attention_terms(self, batch):
         """For each layer queries and keys of all nodes, float32 [G, N, H]."""
         out = []
-        given = [states for states, _ in self.steps(batch)][1:]
-        for layer, states in zip(self.attentions, given, strict=True):
+        inputs = [states for states, _ in self.steps(batch)][1:]
+        for layer, states in zip(self.attentions, inputs, strict=True):
             rows = layer.query_dense(states), layer.key_dense(states)
-            query, key = (ops.cast(each, "float32") for each in rows)
+            query, key = (ops.cast(tensor, "float32") for tensor in rows)
             out.append({"query": query, "key": key})
         return out
 

@@ -207,15 +207,15 @@ class MessagePassingBackbone(Backbone):
         numbers = range(self.num_layers)
 
         def layers(name, make):
-            made = [make(f"{name}_{number}") for number in numbers]
-            return [layer for layer in made if layer is not None]
+            candidates = [make(f"{name}_{number}") for number in numbers]
+            return [layer for layer in candidates if layer is not None]
 
         def dense(units, name, **options):
             return FlatDense(units, dtype=self.dtype_policy, name=name, **options)
 
         width = self.hidden_dim
-        made = [self.message_layer(number) for number in numbers]
-        self.messages = [layer for layer in made if layer is not None]
+        messages = [self.message_layer(number) for number in numbers]
+        self.messages = [layer for layer in messages if layer is not None]
         self.norms = layers("norm", self._norm_layer) if self.messages else []
         self.inner, self.outer, self.outer_norms = [], [], []
         if self.feed_forward:
@@ -307,14 +307,16 @@ class MessagePassingBackbone(Backbone):
     def _layer(self, number, states, edge_states, batch, training):
         """Return the states after a layer, and those of the edges."""
         read = self.read(number, states, training)
-        given = () if edge_states is None else (edge_states,)
-        message = self.messages[number](read, batch, *given, training=training)
+        edge_inputs = () if edge_states is None else (edge_states,)
+        message = self.messages[number](read, batch, *edge_inputs, training=training)
         if isinstance(message, tuple):
             message, new = message
             edge_states = edge_states + self.activation(new)
         if self.ego:
-            own = receiver_rows(read, batch)
-            message = self.ego[number](ops.concatenate([own, message], axis=-1))
+            receiver_states = receiver_rows(read, batch)
+            message = self.ego[number](
+                ops.concatenate([receiver_states, message], axis=-1)
+            )
         if self.linear:
             message = message + self.linear[number](receiver_rows(read, batch))
         message = self._normalized(self.norms, number, message, batch, training)
@@ -349,20 +351,20 @@ class MessagePassingBackbone(Backbone):
     def _checkpointed_layer(self, number, states, edge_states, batch, training):
         """Return what `_layer` does, which gradients compute again."""
         # Edge states are an argument of the step, so that they get gradients.
-        given = (states,) if edge_states is None else (states, edge_states)
-        unread = (None,) * (2 - len(given))
+        inputs = (states,) if edge_states is None else (states, edge_states)
+        unread = (None,) * (2 - len(inputs))
 
         def step(rows):
             rows = self._layer(number, *rows, *unread, batch, training)
-            return rows[: len(given)]
+            return rows[: len(inputs)]
 
-        return (*checkpoint(step, given, self._layers_of(number)), *unread)
+        return (*checkpoint(step, inputs, self._layers_of(number)), *unread)
 
     def _layers_of(self, number: int) -> list:
         """Return the layers that hold state of a layer of the frame."""
         lists = (self.messages, self.norms, self.outer_norms)
-        own = [layers[number] for layers in lists if layers]
-        return [*own, self.dropout_layer]
+        sublayers = [layers[number] for layers in lists if layers]
+        return [*sublayers, self.dropout_layer]
 
     def hidden_states(self, batch, training=False):
         """Yield the embedded features and the states after each layer.
@@ -391,20 +393,20 @@ class MessagePassingBackbone(Backbone):
         again = self.remat and training
         for number in range(self.num_layers):
             last = number == self.num_layers - 1
-            given = states if virtual is None else virtual.added(states)
+            inputs = states if virtual is None else virtual.added(states)
             if trimmed:
                 prepared = self.prepare(hop_batch(batch, number))
                 if edge_states is not None:
                     count = ops.shape(prepared["edge"]["sender"])[1]
                     edge_states = edge_states[:, :count]
             layer = self._checkpointed_layer if again else self._layer
-            states, edge_states = layer(number, given, edge_states, prepared, training)
+            states, edge_states = layer(number, inputs, edge_states, prepared, training)
             if virtual is not None and not last:
                 virtual.update(number, states, training)
             seen.append(states)
             if last and self.jumping_knowledge is not None:
                 states = self.joined(seen)
-            yield given, states
+            yield inputs, states
 
     def joined(self, seen):
         """Return the output of all layers' states [G, N, H]."""

@@ -142,8 +142,8 @@ class SchNetBackbone(AtomisticBackbone):
         self.embedding.build()
         if self.cutoff is not None:
             self.cutoff.build((None, None))
-        for own, interaction in zip(self.filters, self.interactions, strict=True):
-            own.build((None, None, self.basis.num_functions))
+        for network, interaction in zip(self.filters, self.interactions, strict=True):
+            network.build((None, None, self.basis.num_functions))
             interaction.build(rows, rows)
         self.built = True
 
@@ -170,9 +170,9 @@ class SchNetBackbone(AtomisticBackbone):
             return
         # Both directions of a pair have one filter.
         equal = equal_values(distances)
-        for own, interaction in zip(self.filters, self.interactions, strict=True):
+        for network, interaction in zip(self.filters, self.interactions, strict=True):
             sent = interaction.send_dense(states)
-            messages = own.convolve(sent, basis, edge, factor, equal)
+            messages = network.convolve(sent, basis, edge, factor, equal)
             states = interaction.update(states, messages, degree)
             yield states
 
