@@ -87,7 +87,7 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         # Saves one scalar per edge and head, and its gradient.
         bias = ops.reshape(real, (-1,))
     elif isinstance(bias, BiasTable):
-        # Likewise. Masked edges have a row of their own.
+        # Likewise. Masked edges share one extra row.
         masked = ops.full((1, num_heads), EMPTY, "float32")
         rows = ops.where(real, bias.row, ops.shape(bias.table)[0])
         rows = (ops.reshape(rows, (-1,)),)
@@ -181,17 +181,29 @@ def with_itself(part, q, k, v, bias, weight, num_heads: int):
 
 
 def _columns(num_heads: int, width: int):
-    """Return what sums the channels of each head, a NumPy array [K d, K]."""
+    """Return the matrix that sums the channels of each head, a NumPy array [K d, K]."""
     return np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
 
-# What is known of the biases of edges: whether an edge counts, a bias for each edge and
-# head, or a row of a table for each edge.
+# Kinds of biases: a mask of edges, one per edge and head, or a row of a table per edge.
 _MASK, _DENSE, _TABLE = "mask", "dense", "table"
 
 
+class _Residuals(NamedTuple):
+    q: Any
+    k: Any
+    v: Any
+    sender: Any
+    receiver: Any
+    share: Any
+    out: Any
+    weight: Any
+    row: Any
+    table: Any
+
+
 def _attention(num_heads: int, width: int, kind: str):
-    """Return attention of flat rows and its gradient, for biases of some kind."""
+    """Return attention of flat rows and its gradient, for a kind of biases."""
     scale = (width // num_heads) ** -0.5
     size = chunk_size(_EDGES, max(_EDGES, _NUMBERS // width))
     heads = _columns(num_heads, width)
@@ -233,51 +245,61 @@ def _attention(num_heads: int, width: int, kind: str):
 
         used = share if weight is None else share * weight
         out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, size)
-        row, table = of_edges.get("row"), bias if kind == _TABLE else None
-        saved = (q, k, v, sender, receiver, share, out, weight, row, table)
-        return (out, logs), saved
+        residuals = _Residuals(
+            q=q,
+            k=k,
+            v=v,
+            sender=sender,
+            receiver=receiver,
+            share=share,
+            out=out,
+            weight=weight,
+            row=of_edges.get("row"),
+            table=bias if kind == _TABLE else None,
+        )
+        return (out, logs), residuals
 
-    def backward(saved, d_out, d_logs):
-        q, k, v, sender, receiver, share, out, weight, row, table = saved
+    def backward(residuals, d_out, d_logs):
+        r = _Residuals(*residuals)
         per_head = ops.convert_to_tensor(heads)
         spread = ops.transpose(per_head)
-        offset = d_logs - ops.matmul(d_out * out, per_head)
+        offset = d_logs - ops.matmul(d_out * r.out, per_head)
 
         def step(carry, e):
             d_q, d_k, d_v, *d_table = carry
             slope = backend.gather(d_out, e["receiver"])
-            sent = backend.gather(v, e["sender"])
+            sent = backend.gather(r.v, e["sender"])
             d_share = ops.matmul(slope * sent, per_head)
             used = e["share"]
-            if weight is not None:
+            if r.weight is not None:
                 d_share, used = d_share * e["weight"], used * e["weight"]
             d_score = e["share"] * (d_share + backend.gather(offset, e["receiver"]))
             part = slope * ops.matmul(used, spread)
             d_v = index_add(d_v, e["sender"], part)
             wide = ops.matmul(d_score * scale, spread)
-            part = wide * backend.gather(k, e["sender"])
+            part = wide * backend.gather(r.k, e["sender"])
             d_q = index_add(d_q, e["receiver"], part)
-            part = wide * backend.gather(q, e["receiver"])
+            part = wide * backend.gather(r.q, e["receiver"])
             d_k = index_add(d_k, e["sender"], part)
             if kind == _TABLE:
                 # Sums of chunks: rounding errors of one long sum grow with its length.
-                more = backend.segment_sum(d_score, e["row"], ops.shape(table)[0])
+                more = backend.segment_sum(d_score, e["row"], ops.shape(r.table)[0])
                 d_table = [d_table[0] + more]
             return (d_q, d_k, d_v, *d_table), d_score if kind == _DENSE else None
 
-        zeros = [late_zeros(t, offset) for t in (q, k, v)]
+        zeros = [late_zeros(t, offset) for t in (r.q, r.k, r.v)]
         if kind == _TABLE:
-            zeros.append(ops.zeros_like(table))
-        rows = {"sender": sender, "receiver": receiver, "share": share}
-        if weight is not None:
-            rows["weight"] = weight
+            zeros.append(ops.zeros_like(r.table))
+        rows = {"sender": r.sender, "receiver": r.receiver, "share": r.share}
+        if r.weight is not None:
+            rows["weight"] = r.weight
         if kind == _TABLE:
-            rows["row"] = row
+            rows["row"] = r.row
         like = d_out if kind == _DENSE else None
         carry, d_score = scan_chunks(step, tuple(zeros), rows, size, like)
         d_q, d_k, d_v, *d_table = carry
         d_bias = d_table[0] if kind == _TABLE else d_score
-        none = [None] * (2 + (kind == _TABLE) + (weight is not None))
+        none = [None] * (2 + (kind == _TABLE) + (r.weight is not None))
         return d_q, d_k, d_v, d_bias, *none
 
     return forward, backward
@@ -379,7 +401,7 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
     Returns:
         Two pairs for `join`.
     """
-    # Padding of `rest` indexes one extra, masked edge.
+    # Padding of `tiles["rest"]` indexes one extra, masked edge.
     outside = ops.convert_to_tensor(tiles["rest"])
 
     def of_outside(values, fill):

@@ -46,13 +46,13 @@ def portable(sums: str = "segment") -> Iterator[None]:
 
 
 def is_for_accelerator() -> bool:
-    """Return whether the program being traced is for a GPU or TPU that is not here."""
+    """Return whether the program being traced is for another machine's accelerator."""
     return getattr(_tracing, "accelerator", False)
 
 
 @contextlib.contextmanager
 def for_accelerator() -> Iterator[None]:
-    """Trace programs that another machine's accelerator runs, in this thread."""
+    """Trace programs for another machine's accelerator, in this thread."""
     before = is_for_accelerator()
     _tracing.accelerator = True
     try:

@@ -1,7 +1,7 @@
 """Fused messages of edges, for backends whose operations are bound by memory traffic.
 
-All return None where the backend or the device has no fused operation, or the types do
-not suit; layers then compose them of others. Edges are sorted by receiver, N for
+All functions return None if the backend, the device or the dtypes have no fused
+operation; layers then compose it from others. Edges are sorted by receiver, with N for
 padding at the end.
 """
 
@@ -12,7 +12,7 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def _flat(tensors, sender, receiver, num_nodes):
-    """Return tensors without the axis G of 1, and the ends of edges, or None."""
+    """Return the tensors without axis G = 1, and the ends of edges; or None."""
     if backend.fused_edges is None or ops.shape(sender)[0] != 1:
         return None
     dtypes = (t.dtype for t in tensors if t is not None)
@@ -93,7 +93,7 @@ def scores(sent, received, edges, kernel, slope, sender, receiver):
 
 
 def share_sum(shares, rows, sender, receiver):
-    """Sum rows of senders at receivers, the channels of each head by its shares.
+    """Sum rows of senders at receivers, weighted per head by shares.
 
     Args:
         shares: float [G, E, K].
@@ -111,7 +111,7 @@ def share_sum(shares, rows, sender, receiver):
 
 
 def score_attention(sent, received, rows, weights, slope, sender, receiver):
-    """Sum rows of senders and of nodes themselves, by softmax of scores of both ends.
+    """Sum rows of senders and of the node itself, weighted by a softmax of scores.
 
         s[j, n] = leaky_relu(sent[j] + received[n])
         out[n] = sum over j -> n, j != n, and j = n of softmax(s[:, n])[j] rows[j]
@@ -144,7 +144,7 @@ def score_attention(sent, received, rows, weights, slope, sender, receiver):
 
 
 def vector_sum(sent, vectors, rows, kernel, directions, sender, receiver):
-    """Sum filtered rows of senders, as numbers and along directions, at receivers.
+    """Sum filtered rows of senders at receivers, as scalars and as vectors.
 
         a, b, c = sent[sender] * (rows @ kernel), split into three
         sum of a, and for each axis of b * directions[axis] + c * vectors[sender, axis]

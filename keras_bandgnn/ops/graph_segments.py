@@ -10,7 +10,7 @@ _LONG, _RUN = 2048, 64
 
 
 class GraphSegments:
-    """The graphs of a batch as segments of its nodes, without those of padding.
+    """The graphs of a batch as segments of its nodes, without padding.
 
     Args:
         batch: A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"graph"`.
@@ -28,7 +28,7 @@ class GraphSegments:
         self.num_graphs = ops.shape(self.counts)[1]
         self.mask = ops.convert_to_tensor(batch["node"]["mask"])
         self.slot = ops.cast(batch["node"]["graph_id"], "int32")
-        # Padding is in a segment of its own, which sums drop.
+        # Padding is in an extra segment, which sums drop.
         self.ids = ops.where(self.mask, self.slot, self.num_graphs)
 
     def sum(self, rows):
@@ -58,5 +58,5 @@ class GraphSegments:
         return sums / ops.expand_dims(counts, axis=-1)
 
     def gather(self, values):
-        """Return of values [G, B, ...] those of the graph of each node, [G, N, ...]."""
+        """Gather, for each node, the value of its graph: [G, B, ...] to [G, N, ...]."""
         return batched_gather(values, self.slot)

@@ -62,7 +62,7 @@ def late_zeros(like, after=None):
 
     Args:
         like: [N, ...].
-        after: A tensor of floating-point numbers that they wait for; `like` if None.
+        after: A floating-point tensor to wait for; `like` if None.
     """
     if is_portable():
         return keras.ops.zeros_like(like)
@@ -92,10 +92,10 @@ def map_pieces(function, pieces, shared):
 
 
 def repeated(body, steps: int, state, constants, program):
-    """Apply a step to a state again and again, without gradients.
+    """Apply a step to a state repeatedly, without gradients.
 
-    On JAX and TensorFlow this is a loop in the compiled program. On torch each step is
-    one of another model, which is recorded like all others.
+    On JAX and TensorFlow this is a loop in the compiled program. On torch it is a loop
+    of steps of a model, which are recorded like other steps.
 
     Args:
         body: `body(step, state, constants)` returns the next state; it reads weights

@@ -15,7 +15,7 @@ from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.loops import chunk_size
 
-# Rows that `by_rows` computes together, about. On CPUs temporaries fit into caches.
+# Approximate rows per chunk of `by_rows`. On CPUs temporaries fit into caches.
 _ROWS, _MANY_ROWS = 8192, 1 << 17
 
 _tracing = threading.local()
@@ -26,7 +26,7 @@ def _state(layers) -> list:
     return [v for layer in layers for v in layer.non_trainable_variables]
 
 
-# Where a program is being traced: within `checkpoint`, and there within a chunk.
+# Scopes of tracing: within `checkpoint`, and within a chunk of `by_rows` there.
 _WHOLE, _CHUNK = "whole", "chunk"
 
 
@@ -85,7 +85,7 @@ def checkpoint(step, states, layers=()):
     2.0
     """
     if _place() == _CHUNK:
-        # That is computed again as it is.
+        # The enclosing chunk is recomputed as a whole.
         return step(states)
 
     def within(states):
@@ -98,10 +98,10 @@ def checkpoint(step, states, layers=()):
 def by_rows(function, *arrays):
     """Return `function(*arrays)` of a function that maps each row by itself.
 
-    Within `checkpoint` on JAX the rows are computed in chunks, and those of a chunk
-    again for its gradient: the memory of what lies between the arguments and the result
-    is that of a chunk. XLA would hold all of it, and on CPUs copies of what goes into
-    products, which its analysis of the program's memory does not count.
+    Within `checkpoint` on JAX the rows are computed in chunks, and each chunk again for
+    its gradient: intermediate values take the memory of one chunk. XLA would store all
+    of them, and on CPUs also copies of the operands of matrix products, which its
+    memory analysis does not count.
 
     Args:
         function: Function of rows [R, ...], one array for each of `arrays`, that

@@ -31,7 +31,7 @@ class CSR(NamedTuple):
 
 
 class CSRPair(NamedTuple):
-    """A sparse matrix and its transpose, which makes the gradient a sorted sum, too.
+    """A sparse matrix and its transpose, so that the gradient is a sorted sum, too.
 
     Args:
         forward: The matrix.
@@ -43,7 +43,7 @@ class CSRPair(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """Rows to gather, and the matrix of the scatter-add that is its gradient.
+    """Rows to gather, and the matrix of the scatter-add, the gradient of the gather.
 
     Args:
         index: int32 [G, L] in [0, M).
@@ -58,13 +58,13 @@ class RowIndex(NamedTuple):
 
 
 def equal_values(values):
-    """Return which edges have equal values, for `filtered_sum`.
+    """Return the groups of edges with equal values, for `filtered_sum`.
 
     Args:
         values: float [G, E].
 
     Returns:
-        What `filtered_sum` takes; None where it makes no use of it.
+        The argument `equal` of `filtered_sum`; None if the backend does not use it.
     """
     if backend.equal_values is None or is_portable():
         return None
@@ -255,7 +255,7 @@ def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
 
 
 def with_scatter_index(index, num_rows: int) -> RowIndex:
-    """Add the scatter-add that is the gradient of a gather of rows.
+    """Add the matrix of the scatter-add, the gradient of a gather of rows.
 
     Args:
         index: int32 [G, L], the rows to gather.

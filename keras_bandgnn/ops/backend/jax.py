@@ -111,10 +111,10 @@ def _run_stateless(run, states, variables):
 
 
 def _open(function, *arguments):
-    """Return `function` with the tracers that it closes over as arguments, and those.
+    """Return `function` with its captured tracers as arguments, and these tracers.
 
-    As arguments they get gradients. `jax.closure_convert` leaves integers behind, which
-    the gradient of a program of several devices must not find there.
+    As arguments they get gradients. `jax.closure_convert` does not convert captured
+    integers, which break the gradient of a program on several devices.
     """
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     tree = jax.tree.structure(shapes)
@@ -145,7 +145,7 @@ def checkpointed(step, states, variables):
 
 
 def _recomputed(body):
-    """Return `body` with a gradient that stores only the arguments."""
+    """Return `body` with a gradient that stores only its arguments."""
     run = jax.custom_vjp(body)
 
     def forward(*arguments):
@@ -229,9 +229,9 @@ normalized_rows = dropout = None
 recorded = branch = affine = None
 step_data = batch_data = None
 random_states = set_random_states = None
-# Sorts of one array that take as long as one of ids and places.
+# Maximum number of sorts of one array: more take longer than one of pairs.
 _MOST_SORTS = 3
-# Edges from which messages are computed in chunks.
+# Minimum number of edges for messages in chunks.
 _MANY = 1024
 fused_edges = types.SimpleNamespace(
     apply_to=lambda x, edges: (
@@ -243,7 +243,7 @@ fused_edges = types.SimpleNamespace(
     scores=jax_edges.scores,
     share_sum=jax_edges.share_sum,
     vector_sum=jax_filters.vector_sum,
-    # Compiled, the operations one by one are as fast.
+    # Compiled, the separate operations are as fast.
     score_attention=None,
 )
 
@@ -291,12 +291,12 @@ def gather(x, ids):
 def sorted_ids(ids, size):
     """Return the order of ids and the sorted ids, or None; see `ops.backend`."""
     count = ids.shape[1]
-    # Digits that fit 32 bits together with a place.
+    # A digit and a position together fit 32 bits.
     radix = (1 << 32) // max(count, 1)
     if size > radix**_MOST_SORTS or not count:
         return None
-    # XLA sorts one array four times as fast as one with its places. Digit by digit, the
-    # lowest first, each sort keeps the order of the one before.
+    # XLA sorts one array four times as fast as pairs of key and position. This is a
+    # radix sort, lowest digit first; each sort is stable.
     count, order = jnp.uint32(count), None
     places = jnp.arange(ids.shape[1], dtype="uint32")
     quotient, bound = ids.astype("uint32"), size
@@ -331,8 +331,8 @@ def segment_max(data, ids, num_segments):
 
 
 def on_device(batch):
-    """Return a batch on the device, all its arrays copied at once."""
-    # Keras copies one by one, twice, and only knows where with several devices.
+    """Copy all arrays of a batch to the device at once."""
+    # Keras copies arrays one by one, twice, and sets devices only if there are several.
     return batch if keras.distribution.distribution() else jax.device_put(batch)
 
 
@@ -347,7 +347,7 @@ def sum_over_replicas(values):
 
 @contextlib.contextmanager
 def over_replicas(axis: str):
-    """Trace what one device of several computes, in this thread.
+    """Trace the program of one device of several, in this thread.
 
     Args:
         axis: Name of the mesh axis over the devices.
@@ -369,7 +369,7 @@ def scatter_add(indices, values, shape):
 
 
 def has_accelerator() -> bool:
-    """Return whether a GPU or TPU is available, or runs what is being traced."""
+    """Return whether the program, traced or run, is for a GPU or TPU."""
     return is_for_accelerator() or jax.default_backend() != "cpu"
 
 
@@ -406,7 +406,7 @@ def watch_step(model, name, report):
             for batch in iterator:
                 _step.batch, _step.report = batch, report
                 yield batch
-                # Compilations while the next batch loads are not the step's.
+                # Compilations while the next batch loads do not belong to the step.
                 _step.batch = _step.report = None
 
         try:

@@ -1,8 +1,8 @@
-"""Messages of edges on CPUs in JAX, chunk by chunk and summed at once.
+"""Fused messages of edges on CPUs in JAX, summed chunk by chunk.
 
-No array with a row of channels per edge is stored, which XLA would write and read again
-for each operation: a chunk of them stays in the CPU cache, and the gradient computes
-it again. The ends of edges are senders and receivers, int32 [E], sorted by receiver,
+No array with a row of channels per edge is stored; XLA would write and read it for each
+operation. The rows of a chunk stay in the CPU cache, and the gradient recomputes
+them. The ends of edges are senders and receivers, int32 [E], sorted by receiver,
 with N for padding.
 """
 
@@ -13,7 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_bandgnn.ops.backend.jax_fused import fused_operation
-from keras_bandgnn.ops.backend.jax_loops import picked, scan_chunks, spread, summed
+from keras_bandgnn.ops.backend.jax_loops import (
+    gather_rows,
+    scan_chunks,
+    scatter_add,
+    segment_add_sorted,
+)
 
 # Edges per chunk.
 _EDGES = 8192
@@ -26,7 +31,7 @@ def ends(sender, receiver, count):
 
 
 def _received(x):
-    """Return rows [N + 1, H] to pick by receiver: those of padding are 0."""
+    """Append a row of zeros for padding: rows [N + 1, H] to gather by receiver."""
     return jnp.pad(x, ((0, 1), (0, 0)))
 
 
@@ -47,7 +52,9 @@ def _scan(chunked, step, carry, ends, **rows):
 
 def _relu_sum(chunked, x, e, ends):
     def step(out, c):
-        return summed(out, c["r"], jax.nn.relu(picked(x, c["s"]) + c["e"])), None
+        return segment_add_sorted(
+            out, c["r"], jax.nn.relu(gather_rows(x, c["s"]) + c["e"])
+        ), None
 
     return _scan(chunked, step, _room(x), ends, e=e)[0][:-1], None
 
@@ -56,9 +63,9 @@ def _relu_sum_gradient(chunked, slope, _, x, e, ends):
     slope = _received(slope)
 
     def step(d_x, c):
-        rows = picked(x, c["s"]) + c["e"]
-        d = jnp.where(rows > 0, picked(slope, c["r"]), 0.0)
-        return spread(d_x, c["s"], d), d
+        rows = gather_rows(x, c["s"]) + c["e"]
+        d = jnp.where(rows > 0, gather_rows(slope, c["r"]), 0.0)
+        return scatter_add(d_x, c["s"], d), d
 
     return _scan(chunked, step, jnp.zeros_like(x), ends, e=e)
 
@@ -66,13 +73,13 @@ def _relu_sum_gradient(chunked, slope, _, x, e, ends):
 relu_sum = fused_operation(_relu_sum, _relu_sum_gradient)
 
 
-# Sums of gates and of messages behind them: `both` [N, 2 U] holds what senders add to
-# the logits of gates, and their messages.
+# Sums of gates and of gated messages: `both` [N, 2 U] holds the senders' parts of the
+# logits of gates, and their messages.
 
 
 def _gate_rows(sent, received, c):
-    logits = picked(sent, c["s"]) + picked(received, c["r"])
-    # Logits are an output, so that those of padding are 0.
+    logits = gather_rows(sent, c["s"]) + gather_rows(received, c["r"])
+    # Logits are an output: they are 0 for padding.
     real = (c["r"] < len(received) - 1)[:, None]
     return jnp.where(real, logits + c["e"] if "e" in c else logits, 0.0), real
 
@@ -83,8 +90,8 @@ def _gated_sum(chunked, both, received, e, ends):
     def step(out, c):
         logits, _ = _gate_rows(sent, read, c)
         gates = jax.nn.sigmoid(logits)
-        rows = gates, gates * picked(messages, c["s"])
-        out = tuple(map(summed, out, (c["r"], c["r"]), rows))
+        rows = gates, gates * gather_rows(messages, c["s"])
+        out = tuple(map(segment_add_sorted, out, (c["r"], c["r"]), rows))
         return out, logits if "e" in c else None
 
     out, logits = _scan(chunked, step, (_room(received),) * 2, ends, e=e)
@@ -100,14 +107,14 @@ def _gated_sum_gradient(chunked, slopes, _, both, received, e, ends):
     def step(carry, c):
         d_sent, d_messages, d_received = carry
         logits, real = _gate_rows(sent, read, c)
-        gates, d = jax.nn.sigmoid(logits), picked(message_slope, c["r"])
-        d_gates = picked(slope, c["r"]) + d * picked(messages, c["s"])
+        gates, d = jax.nn.sigmoid(logits), gather_rows(message_slope, c["r"])
+        d_gates = gather_rows(slope, c["r"]) + d * gather_rows(messages, c["s"])
         d_gates = d_gates * gates * (1.0 - gates)
         if "d" in c:
             d_gates = d_gates + jnp.where(real, c["d"], 0.0)
-        d_sent = spread(d_sent, c["s"], d_gates)
-        d_messages = spread(d_messages, c["s"], d * gates)
-        carry = d_sent, d_messages, summed(d_received, c["r"], d_gates)
+        d_sent = scatter_add(d_sent, c["s"], d_gates)
+        d_messages = scatter_add(d_messages, c["s"], d * gates)
+        carry = d_sent, d_messages, segment_add_sorted(d_received, c["r"], d_gates)
         return carry, d_gates if "e" in c else None
 
     carry = jnp.zeros_like(sent), jnp.zeros_like(sent), _room(received)
@@ -119,11 +126,11 @@ def _gated_sum_gradient(chunked, slopes, _, both, received, e, ends):
 gated_sum = fused_operation(_gated_sum, _gated_sum_gradient)
 
 
-# Scores of attention, and sums by their shares.
+# Scores of attention, and sums weighted by shares.
 
 
 def _by_head(kernel):
-    """Return the kernel [K, D] as columns [K D, K], for a product by head."""
+    """Return the kernel [K, D] as a block-diagonal matrix [K D, K]."""
     heads, width = kernel.shape
     columns = kernel[:, :, None] * jnp.eye(heads, dtype=kernel.dtype)[:, None]
     return columns.reshape(heads * width, heads)
@@ -136,7 +143,7 @@ def _product(rows, columns):
 @functools.cache
 def _scores(slope: float):
     def logits(sent, read, c):
-        rows = picked(sent, c["s"]) + picked(read, c["r"])
+        rows = gather_rows(sent, c["s"]) + gather_rows(read, c["r"])
         return rows + c["e"] if "e" in c else rows
 
     def forward(chunked, sent, received, e, kernel, ends):
@@ -161,7 +168,11 @@ def _scores(slope: float):
             part = d * jax.nn.leaky_relu(rows, slope)
             d = d * flat * jnp.where(rows >= 0, 1.0, slope)
             d_kernel = d_kernel + jnp.sum(part, axis=0)
-            carry = spread(d_sent, c["s"], d), summed(d_received, c["r"], d), d_kernel
+            carry = (
+                scatter_add(d_sent, c["s"], d),
+                segment_add_sorted(d_received, c["r"], d),
+                d_kernel,
+            )
             return carry, d if "e" in c else None
 
         carry = jnp.zeros_like(sent), _room(received), jnp.zeros(flat.shape[1])
@@ -179,9 +190,9 @@ def scores(sent, received, e, kernel, ends, slope):
 
 def _share_sum(chunked, shares, x, ends):
     def step(out, c):
-        rows = picked(x, c["s"])
+        rows = gather_rows(x, c["s"])
         heads = rows.reshape(*c["shares"].shape, -1) * c["shares"][:, :, None]
-        return summed(out, c["r"], heads.reshape(rows.shape)), None
+        return segment_add_sorted(out, c["r"], heads.reshape(rows.shape)), None
 
     return _scan(chunked, step, _room(x), ends, shares=shares)[0][:-1], None
 
@@ -192,9 +203,9 @@ def _share_sum_gradient(chunked, slope, _, shares, x, ends):
     columns = _by_head(jnp.asarray(columns))
 
     def step(d_x, c):
-        rows, d = picked(x, c["s"]), picked(slope, c["r"])
+        rows, d = gather_rows(x, c["s"]), gather_rows(slope, c["r"])
         heads = d.reshape(*c["shares"].shape, -1) * c["shares"][:, :, None]
-        d_x = spread(d_x, c["s"], heads.reshape(d.shape))
+        d_x = scatter_add(d_x, c["s"], heads.reshape(d.shape))
         return d_x, _product(rows * d, columns)
 
     d_x, d_shares = _scan(chunked, step, jnp.zeros_like(x), ends, shares=shares)

@@ -1,8 +1,8 @@
 """Continuous-filter convolutions and PaiNN's messages on CPUs in JAX, chunk by chunk.
 
 Filters, messages and sums of a chunk of edges stay in the CPU cache. XLA would write
-all of them and read them again, and would compute gathered rows once for each product
-of the gradient that reads them.
+and read all of them, and gather rows again for every product of the gradient that reads
+them.
 """
 
 import functools
@@ -12,7 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from keras_bandgnn.ops.backend.jax_fused import fused_operation
-from keras_bandgnn.ops.backend.jax_loops import picked, scan_chunks, spread, summed
+from keras_bandgnn.ops.backend.jax_loops import (
+    gather_rows,
+    scan_chunks,
+    scatter_add,
+    segment_add_sorted,
+)
 
 # Edges per chunk.
 _EDGES = 4096
@@ -24,7 +29,7 @@ def _softplus(x):
 
 
 def _rows(kernels, edges, activate):
-    """Return hidden rows, without their shift, and filters, float [E, F]."""
+    """Return the hidden rows, without the shift, and the filters, float [E, F]."""
     kernel, bias, last, last_bias = kernels
     hidden = _softplus(edges @ kernel + bias)
     # The shift of the hidden softplus is part of the next bias.
@@ -35,7 +40,7 @@ def _rows(kernels, edges, activate):
 
 
 def _scan(size, step, carry, ends, **rows):
-    """Scan over ends and other rows of edges, if any; all at once without size."""
+    """Scan over the ends of edges and further rows; at once if size is 0 or False."""
     rows = {name: value for name, value in rows.items() if value is not None}
     rows |= {"s": ends[0], "r": ends[1]}
     return scan_chunks(step, carry, rows, size or len(ends[0]) + 1)
@@ -44,14 +49,14 @@ def _scan(size, step, carry, ends, **rows):
 @functools.cache
 def _filtered_sum(num_rows: int, activate: bool):
     def forward(chunked, sent, edges, factor, *kernels_and_ends):
-        """Return the sums, and the hidden rows and filters of all edges."""
+        """Return the sums, and hidden rows and filters of all edges as residuals."""
         *kernels, ends = kernels_and_ends
 
         def step(out, c):
             hidden, filters = _rows(kernels, c["e"], activate)
-            rows = picked(sent, c["s"]) * filters
+            rows = gather_rows(sent, c["s"]) * filters
             rows = rows * c["f"][:, None] if "f" in c else rows
-            return summed(out, c["r"], rows), (hidden, filters)
+            return segment_add_sorted(out, c["r"], rows), (hidden, filters)
 
         out = jnp.zeros((num_rows, sent.shape[1]), sent.dtype)
         return _scan(chunked and _EDGES, step, out, ends, e=edges, f=factor)
@@ -62,10 +67,10 @@ def _filtered_sum(num_rows: int, activate: bool):
 
         def step(carry, c):
             d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
-            d = picked(slope, c["r"])
+            d = gather_rows(slope, c["r"])
             d = d * c["f"][:, None] if "f" in c else d
-            d_sent = spread(d_sent, c["s"], d * c["w"])
-            d = d * picked(sent, c["s"])
+            d_sent = scatter_add(d_sent, c["s"], d * c["w"])
+            d = d * gather_rows(sent, c["s"])
             if activate:
                 # The derivative of a softplus with value y is 1 - exp(-y).
                 d = d * (1.0 - 0.5 * jnp.exp(-c["w"]))
@@ -98,7 +103,7 @@ def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
 
 # Sums of scalar and vector messages.
 
-# Numbers in the rows of a chunk, for each of the parts of a filter.
+# Elements of a chunk, for each of the three parts of a filter.
 _NUMBERS = 1 << 16
 
 
@@ -108,15 +113,17 @@ def _chunk(kernel):
 
 def _vector_sum(chunked, sent, vectors, rows, directions, kernel, ends):
     def step(out, c):
-        messages = picked(sent, c["s"]) * (c["e"] @ kernel)
+        messages = gather_rows(sent, c["s"]) * (c["e"] @ kernel)
         scalar, radial, carried = jnp.split(messages, 3, axis=1)
         parts = [radial * c["d"][:, axis : axis + 1] for axis in range(3)]
         if vectors is not None:
-            old = jnp.split(picked(vectors, c["s"]), 3, axis=1)
+            old = jnp.split(gather_rows(vectors, c["s"]), 3, axis=1)
             parts = [p + carried * v for p, v in zip(parts, old, strict=True)]
-        return summed(out, c["r"], jnp.concatenate([scalar, *parts], axis=1)), None
+        return segment_add_sorted(
+            out, c["r"], jnp.concatenate([scalar, *parts], axis=1)
+        ), None
 
-    # One more row, for padding.
+    # An extra row for padding.
     out = jnp.zeros((len(sent) + 1, kernel.shape[1] // 3 * 4), sent.dtype)
     size = chunked and _chunk(kernel)
     return _scan(size, step, out, ends, e=rows, d=directions)[0][:-1], None
@@ -129,18 +136,18 @@ def _vector_sum_gradient(
 
     def step(carry, c):
         d_sent, d_vectors, d_kernel = carry
-        filters, part = c["e"] @ kernel, picked(sent, c["s"])
-        d_scalar, *d = jnp.split(picked(slope, c["r"]), 4, axis=1)
+        filters, part = c["e"] @ kernel, gather_rows(sent, c["s"])
+        d_scalar, *d = jnp.split(gather_rows(slope, c["r"]), 4, axis=1)
         d_radial = sum(d[axis] * c["d"][:, axis : axis + 1] for axis in range(3))
         d_carried = jnp.zeros_like(d_scalar)
         if vectors is not None:
-            old = jnp.split(picked(vectors, c["s"]), 3, axis=1)
+            old = jnp.split(gather_rows(vectors, c["s"]), 3, axis=1)
             d_carried = sum(a * v for a, v in zip(d, old, strict=True))
             carried = jnp.split(part, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
             d_old = jnp.concatenate([axis * carried for axis in d], axis=1)
-            d_vectors = spread(d_vectors, c["s"], d_old)
+            d_vectors = scatter_add(d_vectors, c["s"], d_old)
         d_part = jnp.concatenate([d_scalar, d_radial, d_carried], axis=1)
-        d_sent = spread(d_sent, c["s"], d_part * filters)
+        d_sent = scatter_add(d_sent, c["s"], d_part * filters)
         return (d_sent, d_vectors, d_kernel + c["e"].T @ (d_part * part)), None
 
     carry = jax.tree.map(jnp.zeros_like, (sent, vectors, kernel))

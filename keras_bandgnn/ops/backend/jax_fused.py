@@ -1,4 +1,4 @@
-"""Operations of edges in JAX with gradients written by hand, for CPUs."""
+"""Operations on edges in JAX with hand-written gradients, for CPUs."""
 
 import functools
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from jax.custom_derivatives import SymbolicZero
 def fused_operation(
     forward: Callable, backward: Callable, fixed: tuple[int, ...] = ()
 ) -> Callable:
-    """Return an operation of `(*tensors, ends)` with a gradient of its own.
+    """Return an operation of `(*tensors, ends)` with a custom gradient.
 
-    On CPUs it goes chunk by chunk, elsewhere over all edges at once.
+    On CPUs it loops over chunks of edges, elsewhere it takes all edges at once.
 
     Args:
         forward: `forward(chunked, *tensors, ends)` returns the output and residuals.
             It is the reference, too: JAX can differentiate it where it is not chunked.
         backward: `backward(chunked, slope, residuals, *tensors, ends)` returns the
-            gradients of the tensors. Second derivatives are its own.
-        fixed: Places of the tensors without a gradient there. Gradients of forces go
-            through them: those, JAX derives.
+            gradients of the tensors. Second derivatives differentiate it.
+        fixed: Positions of tensors without a gradient in `backward`. If one needs it,
+            as for forces, JAX differentiates `forward` instead.
     """
 
     def by_platform(function, *arguments):
@@ -39,7 +39,7 @@ def fused_operation(
         *tensors, ends = arguments = jax.tree.map(lambda leaf: leaf.value, primals)
         constants = [primals[place] for place in fixed]
         if any(leaf.perturbed for leaf in jax.tree.leaves(constants)):
-            # What JAX derives can be differentiated again.
+            # The gradient that JAX derives can be differentiated again.
             return jax.vjp(lambda *t: forward(False, *t, ends)[0], *tensors)
         out, residuals = by_platform(forward, *arguments)
         return out, (residuals, *arguments)

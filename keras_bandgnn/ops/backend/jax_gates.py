@@ -7,17 +7,17 @@ import jax.numpy as jnp
 
 from keras_bandgnn.ops.backend.jax_loops import scan_chunks
 
-# Rows per chunk; what a chunk computes stays in the CPU cache.
+# Rows per chunk, whose values stay in the CPU cache.
 ROWS = 1024
 
 
 def in_chunks(rows: int) -> bool:
-    """Return whether so many rows are worth a loop."""
+    """Return whether there are enough rows for a loop over chunks."""
     return rows >= 4 * ROWS
 
 
 def gated(messages, states, kernel, bias, state_kernel, state_bias):
-    """Compute a GRU for rows, and what its gradient needs.
+    """Compute a GRU for rows, and the residuals of its gradient.
 
     Args:
         messages: [R, U].
@@ -43,7 +43,7 @@ def gated(messages, states, kernel, bias, state_kernel, state_bias):
 
 
 def _gradients(slope, messages, states, switches, state_n, candidate, weights):
-    """Return the gradients of rows of messages and states, and those of the weights."""
+    """Return the gradients of messages and states, and those of the weights."""
     kernel, _, state_kernel, _ = weights
     width = states.shape[-1]
     update, reset = switches[:, :width], switches[:, width:]
@@ -71,7 +71,7 @@ def _by_name(*rows):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def gated_by_chunks(size, messages, states, *weights):
-    """Compute the new states of `gated`, with a gradient from what it returns.
+    """Compute the new states of `gated` by chunks, with a custom gradient.
 
     Args:
         size: Rows of a chunk.

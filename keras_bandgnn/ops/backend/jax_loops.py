@@ -1,20 +1,20 @@
-"""Loops over chunks of rows in JAX, and what their steps do with rows."""
+"""Loops over chunks of rows in JAX, with gathers and scatters for their steps."""
 
 import jax
 import jax.numpy as jnp
 
 
-def picked(x, ids):
-    """Return rows `x[ids]`; ids must be in range."""
+def gather_rows(x, ids):
+    """Gather rows `x[ids]`; ids must be in range."""
     return x.at[ids].get(mode="promise_in_bounds")
 
 
-def summed(out, ids, rows):
+def segment_add_sorted(out, ids, rows):
     """Add rows at sorted ids."""
     return out.at[ids].add(rows, mode="promise_in_bounds", indices_are_sorted=True)
 
 
-def spread(out, ids, rows):
+def scatter_add(out, ids, rows):
     """Add rows at ids in any order."""
     return out.at[ids].add(rows, mode="promise_in_bounds")
 
@@ -82,19 +82,19 @@ def _late_zeros(after, shape, dtype):
 
 
 def map_rows(function, arrays, closed_over, size):
-    """Map a function over chunks of rows, each computed again for its gradient.
+    """Map a function over chunks of rows; the gradient recomputes each chunk.
 
     Args:
         function: `function(rows, closed_over)` returns a list of rows [size, ...].
         arrays: Floating-point arrays [R, ...], R at least `size`.
-        closed_over: What else has gradients, if it is floating-point.
-        size: Rows of a chunk. The last one has some rows of the one before it.
+        closed_over: Further arguments; floating-point ones get gradients.
+        size: Rows of a chunk. The last chunk overlaps the one before it.
     """
     count = arrays[0].shape[0]
     pieces = -(-count // size)
 
     def piece(arrays, number):
-        # Slices and updates leave the arrays in place.
+        # Slices and updates work in place.
         start = jnp.minimum(number * size, count - size)
         return [jax.lax.dynamic_slice_in_dim(a, start, size) for a in arrays], start
 
@@ -125,7 +125,7 @@ def map_rows(function, arrays, closed_over, size):
             d_arrays, d_learnt = carry
             rows, start = piece(arrays, number)
             slope, _ = piece(slopes, number)
-            # Rows of the chunk before have been there already.
+            # Skip rows that the chunk before has counted.
             new = start + jnp.arange(size) >= number * size
             slope = [
                 jnp.where(new.reshape(-1, *[1] * (s.ndim - 1)), s, 0) for s in slope

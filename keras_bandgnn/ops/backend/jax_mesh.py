@@ -21,7 +21,7 @@ class SequenceAxis:
         self.name, self.size, self.node = name, size, node
 
     def whole(self, x):
-        """Return the batch with the masks of all nodes, not only this device's."""
+        """Return the batch with the masks of all nodes instead of this device's."""
         return {**x, "node": self.node}
 
     def halo(self, x, size: int):

@@ -1,7 +1,7 @@
 """Normalisation of rows on CPUs in JAX.
 
-Sums over rows and over channels are products with ones, which XLA computes at the speed
-of memory. A sum behind a product of rows takes up to twenty times as long.
+Sums over rows and over channels are matrix products with ones, which XLA computes at
+the speed of memory. A sum after a product of rows takes up to twenty times as long.
 """
 
 import functools
@@ -16,7 +16,7 @@ def _total(rows):
 
 
 def _mean(rows):
-    """Mean of each row [M, H], float [M, 1]."""
+    """Return the mean of each row [M, H], float [M, 1]."""
     width = rows.shape[1]
     return rows @ jnp.ones((width, 1), rows.dtype) / width
 

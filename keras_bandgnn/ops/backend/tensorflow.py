@@ -10,7 +10,7 @@ from keras_bandgnn.ops.context import portable_sums
 # Detection of compilations.
 
 
-# Shapes for which XLA has compiled each step; programs outlive a call to `fit`.
+# Shapes for which XLA has compiled each step; programs outlive calls to `fit`.
 _compiled = weakref.WeakKeyDictionary()
 
 
@@ -53,7 +53,7 @@ def _watch_traces(step, report):
 
 
 def _watch_batches(step, report):
-    """Watch a step that takes a list of batches, whose shapes are known."""
+    """Watch a step that takes a list of batches."""
     compiled = _compiled.setdefault(step, set())
 
     def watched(batches):
@@ -65,7 +65,7 @@ def _watch_batches(step, report):
 
 
 def _compare(batch, compiled, report):
-    """Report a batch of shapes that are not among the compiled ones yet."""
+    """Report a batch if its shapes have not been compiled yet."""
     key = tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in _leaves(batch))
     if key not in compiled:
         compiled.add(key)

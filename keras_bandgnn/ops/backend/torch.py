@@ -19,8 +19,8 @@ from keras_bandgnn.ops.backend.torch_fused import operation, plain_gradients
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,
-    decided,
     is_recording,
+    specialise,
 )
 from keras_bandgnn.ops.backend.torch_steps import random_states as random_states
 from keras_bandgnn.ops.backend.torch_steps import recorded as recorded
@@ -39,7 +39,7 @@ class _WithGradient(torch.autograd.Function):
     def forward(ctx, forward, backward, *tensors):
         out, residuals = forward(*tensors)
         ctx.forward_of, ctx.backward_of = forward, backward
-        # Stored as attributes, outputs and `ctx` would be a reference cycle.
+        # As attributes, outputs would form a reference cycle with `ctx`.
         ctx.save_for_backward(*tensors, *residuals)
         ctx.count = len(tensors)
         return tuple(out)
@@ -87,7 +87,7 @@ def recomputed(function):
     # This import takes a second: it imports the compiler.
     from torch.utils.checkpoint import checkpoint
 
-    # The state of random numbers, which it restores, is in no record.
+    # It restores the state of random numbers, which a record cannot.
     check_recordable("gradient checkpointing")
 
     def run(*tensors):
@@ -97,7 +97,7 @@ def recomputed(function):
 
 
 def can_branch():
-    """Return False while torch traces what is no step: a program of one branch."""
+    """Return whether branches work: not while torch traces anything but a step."""
     if is_recording():
         return True
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
@@ -105,10 +105,10 @@ def can_branch():
 
 
 def branch(condition, if_true, if_false):
-    """Return what a branch returns; a recorded step holds for this one."""
+    """Return the result of one branch; a recorded step is specialised on it."""
     if not is_recording():
         return keras.ops.cond(condition, if_true, if_false)
-    return if_true() if decided(condition) else if_false()
+    return if_true() if specialise(condition) else if_false()
 
 
 def map_pieces(function, pieces, shared):
@@ -120,7 +120,7 @@ def map_pieces(function, pieces, shared):
 
 @operation
 def _dropout_mask(x: torch.Tensor, rate: float) -> torch.Tensor:
-    """Return 0 or 1 / (1 - rate) for each entry of x."""
+    """Draw factors for the entries of x, 0 or 1 / (1 - rate)."""
     # Four numbers of 16 bits from each word of the generator.
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
     bits = words.random_(-(2**63), None).view(torch.int16)[: x.numel()]
@@ -129,7 +129,7 @@ def _dropout_mask(x: torch.Tensor, rate: float) -> torch.Tensor:
 
 
 def dropout(x, rate):
-    """Apply dropout by torch's RNG state, which checkpoints restore."""
+    """Apply dropout with torch's global generator, whose state checkpoints restore."""
     if not _is_eager(x):
         return torch.nn.functional.dropout(x, rate)
     return x * _dropout_mask(x.detach(), rate)
@@ -141,9 +141,9 @@ def index_add(out, ids, rows):
 
 
 copy = torch.clone
-# Only JAX sorts faster by a detour.
+# Only JAX has a faster sort of ids.
 sorted_ids = None
-# Only compiled programs hold more than what gradients read.
+# Only compiled programs store more than gradients read.
 map_rows = None
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
@@ -243,7 +243,7 @@ def seed_global(seed: int) -> None:
     if has_accelerator():
         torch.manual_seed(seed)
     else:
-        # The other queues a seed, with a stack trace, for GPUs that nobody uses.
+        # `torch.manual_seed` also queues a seed, with a stack trace, for unused GPUs.
         torch.default_generator.manual_seed(seed)
 
 
@@ -315,13 +315,13 @@ def flat_gather_rows(index, backward, x):
     return _GatherRows.apply(x, index, *backward)
 
 
-# Weights of all groups, as elements, up to which a recorded step gathers them: then
-# one product is faster than several of Python's.
+# Maximum size of the kernels of all groups, in elements, for a recorded step to gather
+# them: one batched product is then faster than a loop in Python.
 _FEW_WEIGHTS = 1 << 20
 
 
 def _takes_runs(x, kinds, kernel) -> bool:
-    """Return whether groups are multiplied run by run."""
+    """Return whether to multiply run by run of groups."""
     weights = kinds.shape[0] * kernel.shape[1] * kernel.shape[2]
     return _is_eager(x) and not (is_recording() and weights <= _FEW_WEIGHTS)
 
@@ -407,7 +407,7 @@ def segment_attention(q, k, v, mask, num_heads):
 
 
 def equal_values(values):
-    """Return which values [E] are equal, or None; see `ops.backend`."""
+    """Return the groups of equal values [E], or None; see `ops.backend`."""
     if values.requires_grad or not _is_eager(values) or values.dtype != torch.float32:
         return None
     return torch_filters.equal_values(values)

@@ -1,9 +1,9 @@
-"""Attention of several heads on CPUs in torch: along edges, and within segments.
+"""Multi-head attention on CPUs in torch: along edges, and within segments.
 
-Along edges nothing is stored with a row of channels per edge, only one number per edge
+Along edges no array with a row of channels per edge is stored, only one number per edge
 and head. Weighted sums and dot products of a head are sparse kernels over contiguous
-columns. Ends of edges are as in `torch_edges`. Segments of a sequence have torch's
-fused kernel.
+columns. Ends of edges are as in `torch_edges`. Segments of a sequence use torch's fused
+kernel.
 """
 
 import warnings
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 
-# Largest difference of logits whose exponentials are summed without the maximum of
-# each receiver: that of the smallest is far from 0.
+# Maximum spread of logits for which one shift serves all receivers: the exponential of
+# the smallest logit is still far from 0.
 _SPREAD = 60.0
 # Scores of masked edges, and of pairs in different segments.
 _EMPTY = -1e30
@@ -24,13 +24,13 @@ _attend_gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_ba
 
 @operation
 def transposed(s: Tensor, p: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the real edges by sender, and where those of each of `count` begin."""
+    """Return the order of real edges by sender, and the starts of `count` senders."""
     by_sender, order = torch.sort(s[: int(p[-1])], stable=True)
     starts = torch.searchsorted(by_sender, torch.arange(count + 1, dtype=s.dtype))
     return order, starts
 
 
-# An operation of its own, as a record then has it once for all layers.
+# A separate operation, so that a record computes it once for all layers.
 _DERIVED = {"back": lambda t: [*transposed(t["ends"][0], t["ends"][2], len(t["v"]))]}
 
 
@@ -50,12 +50,12 @@ def _sums(values, heads, column, starts):
 
 
 def _row_sums(rows, order, starts):
-    """Sum rows [E, K] in an order between starts."""
+    """Sum rows [E, K], in an order, between starts."""
     return torch.embedding_bag(rows, order, starts, False, 0, False, None, True)[0]
 
 
 def _dots(receivers, senders, sender, starts, scale=1.0):
-    """Return scaled dot products of heads [K, N, d] at both ends of edges, [K, E]."""
+    """Return scaled dot products [K, E] of heads [K, N, d] at both ends of edges."""
     sender, starts = sender.to(torch.int32), starts.to(torch.int32)
     zeros = receivers.new_zeros(len(sender))
     out = receivers.new_empty(len(receivers), len(sender))
@@ -79,7 +79,7 @@ def _by_head(rows, values):
 
 
 def _inner(a, b, count):
-    """Return the dot products of rows [N, K d], head by head, [N, K]."""
+    """Return the dot products [N, K] of rows [N, K d], head by head."""
     return (a * b).reshape(len(a), count, -1).sum(dim=2)
 
 
@@ -183,9 +183,9 @@ edge_attention = fused_operation(
 
 
 def _largest(sent, s, p):
-    """Return the largest score of what sends to a node, itself among it, [N, K].
+    """Return the largest score [N, K] of the senders to each node and the node itself.
 
-    One for all nodes where scores differ by little.
+    If scores differ by little, it is that of all nodes.
     """
     top = sent.amax(dim=0, keepdim=True)
     if float((top - sent.amin(dim=0)).max()) <= _SPREAD:
@@ -216,7 +216,7 @@ def _score_attention(
     rows = torch.cat([received, shift], dim=1).index_select(0, r)
     scores = sent.index_select(0, s).add_(rows[:, :count])
     share = leaky(scores, slope).sub_(rows[:, count:]).exp_()
-    # A node attends to itself anyway.
+    # Self-attention is a separate term: skip self-loops in the data.
     loops = s == r
     if bool(loops.any()):
         share[loops] = 0.0
@@ -272,7 +272,7 @@ def _score_attention_gradient(
 def _score_attention_reference(sent, received, v, weight, loop_weight, slope, ends):
     count, (s, r, _) = len(v), ends
     seen = (r < count) & (s != r)
-    # Loops are further edges.
+    # Self-attention as further edges.
     nodes = torch.arange(count)
     s, r = torch.cat([s, nodes]), torch.cat([r.clamp_max(count - 1), nodes])
     seen = torch.cat([seen, torch.ones_like(nodes, dtype=torch.bool)])
@@ -298,9 +298,9 @@ def _rows_by_head(rows, count):
 
 
 def _pieces(mask):
-    """Return what is attended at once: sequences, rows, bias [R, 1, 1, L] or None.
+    """Return pieces that attend at once: sequences, rows, bias [R, 1, 1, L] or None.
 
-    All sequences of one segment are; otherwise each segment is a piece.
+    There is one piece if each sequence is one segment; otherwise one per segment.
     """
     real = mask > 0
     if len(mask) > 1 and bool(((mask == mask[:, :1]) | ~real).all()):
@@ -333,7 +333,7 @@ def _segment_attention(q, k, v, mask, num_heads: int):
 
 
 def _segment_attention_gradient(d_out, q, k, v, mask, out, logs, num_heads):
-    # Rows of padding are 0 whatever they see.
+    # Rows of padding are 0.
     d_out = d_out * (mask > 0)[..., None]
     slopes = [torch.zeros_like(t) for t in (q, k, v)]
     tensors = [_rows_by_head(t, num_heads) for t in (d_out, q, k, v, out)]

@@ -1,9 +1,9 @@
-"""Messages of edges on CPUs in torch, chunk by chunk and summed at once.
+"""Fused messages of edges on CPUs in torch, summed chunk by chunk.
 
-No array with a row per edge is stored for the gradient, which computes rows again: a
-chunk of them stays in the CPU cache. The ends of edges are senders and receivers, int64
+No array with a row per edge is stored: the gradient recomputes rows, and the rows of a
+chunk stay in the CPU cache. The ends of edges are senders and receivers, int64
 [E], sorted by receiver with padding at the end, and pointers [N + 1] to the edges into
-each node. Sums of a sparse product and products by type are those of any rows.
+each node. Sparse products and products by type work on any rows.
 """
 
 import torch
@@ -14,14 +14,14 @@ from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 
 # Edges per chunk.
 _EDGES = 4096
-# Rows of products by type, and less than the last: oneDNN makes a program for each
-# number of rows, which takes longer than most products. Without it the first alone.
+# Rows per product by type. oneDNN compiles a kernel for each number of rows, which
+# takes longer than most products, so there are few. Without it only the first is used.
 _LENGTHS = (4096, 2048, 1024, 512)
 
 
 @operation
 def pointer(r: Tensor, count: int) -> Tensor:
-    """Return where the edges into each of `count` nodes begin, and the last end."""
+    """Return the row pointers of edges into `count` nodes, int64 [count + 1]."""
     return torch.searchsorted(r, torch.arange(count + 1, dtype=r.dtype))
 
 
@@ -32,13 +32,13 @@ def ends(sender, receiver, count) -> list:
 
 
 def _chunks(ends):
-    """Return the real edges in chunks, as pairs of their first and last."""
+    """Return chunks of the real edges as pairs (start, stop)."""
     real = int(ends[2][-1])
     return [(a, min(a + _EDGES, real)) for a in range(0, real, _EDGES)]
 
 
 class Rows:
-    """Gathers rows of chunks of edges into memory that they share.
+    """Gathers rows of chunks of edges into a buffer that chunks share.
 
     Args:
         x: [N, H].
@@ -50,12 +50,12 @@ class Rows:
         self.room = x.new_empty(min(_EDGES, len(ids)), x.shape[1])
 
     def __call__(self, a, b):
-        """Return the rows [b - a, H] of the edges from a to b, until the next call."""
+        """Return rows [b - a, H] of edges from a to b; valid until the next call."""
         return torch.index_select(self.x, 0, self.ids[a:b], out=self.room[: b - a])
 
 
 class EdgeSums:
-    """Adds the rows of chunks of edges to those of their receivers.
+    """Adds rows of chunks of edges to their receivers.
 
     Args:
         out: [N, H], changed in place.
@@ -68,17 +68,17 @@ class EdgeSums:
         self.places = torch.arange(min(_EDGES, len(self.r)))
 
     def add(self, rows, a, b, weight=None):
-        """Add rows [b - a, H] of the edges from a to b, times weights [b - a]."""
+        """Add rows [b - a, H] of the edges from a to b, weighted by [b - a] or None."""
         first, last = int(self.r[a]), int(self.r[b - 1]) + 1
         p = (self.p[first : last + 1] - a).clamp_(0, b - a)
-        # Of sorted rows, by a kernel that is faster than that of `index_add`.
+        # For sorted rows this kernel is faster than `index_add`.
         places = self.places[: b - a]
         sums = torch.embedding_bag(rows, places, p, False, 0, False, weight, True)[0]
         self.out[first:last] += sums
 
 
 def _received(x, receiver):
-    """Return the rows of receivers, those of padding 0."""
+    """Gather rows of receivers; 0 for padding."""
     return torch.nn.functional.pad(x, (0, 0, 0, 1)).index_select(0, receiver)
 
 
@@ -120,12 +120,12 @@ relu_sum = fused_operation(
 )
 
 
-# Sums of gates and of messages behind them: `both` [N, 2 U] holds what senders add to
-# the logits of gates, and their messages.
+# Sums of gates and of gated messages: `both` [N, 2 U] holds the senders' parts of the
+# logits of gates, and their messages.
 
 
 def _combined_rows(sent, received, e, ends):
-    """Return a function of chunks: rows of senders, others added to their first U."""
+    """Return a function of a chunk: rows of senders, plus others in the first U."""
     width = received.shape[1]
     sent, received = Rows(sent, ends[0]), Rows(received, ends[1])
 
@@ -141,7 +141,7 @@ def _combined_rows(sent, received, e, ends):
 
 
 def _gated_sum(both, received, e: Tensor | None, ends: list[Tensor]):
-    """Return the sums [N, 2 U]; with e the logits [E, U], those of padding 0."""
+    """Return the sums [N, 2 U]; with e also the logits [E, U], 0 for padding."""
     sums = EdgeSums(torch.zeros_like(both), ends)
     combined, all_logits = _combined_rows(both, received, e, ends), None
     if e is not None:
@@ -171,7 +171,7 @@ def _gated_sum_gradient(d_sums, d_logits, both, received, e, ends):
         d_gates, d_messages = d.chunk(2, dim=1)
         d_gates.addcmul_(d_messages, messages)
         d_messages *= gates
-        # Of a sigmoid with value g: g (1 - g).
+        # The derivative of a sigmoid with value g is g (1 - g).
         square = torch.mul(gates, gates, out=spare[: b - a])
         d_gates *= torch.sub(gates, square, out=square)
         if d_logits is not None:
@@ -205,11 +205,11 @@ gated_sum = fused_operation(
 )
 
 
-# Scores [E, K] of attention, and sums by their shares.
+# Scores [E, K] of attention, and sums weighted by shares.
 
 
 def _scores(sent, received, e: Tensor | None, kernel, ends: list[Tensor], slope: float):
-    """Return the scores, those of padding 0."""
+    """Return the scores; 0 for padding."""
     out = sent.new_zeros(len(ends[0]), kernel.shape[0])
     combined = _combined_rows(sent, received, e, ends)
     for a, b in _chunks(ends):
@@ -296,8 +296,8 @@ def rows_sum(
 ) -> Tensor:
     """Return the sums [N, H] of rows of x between pointers [N + 1]: a sparse product.
 
-    The kernel of `embedding_bag` writes no rows but the sums. Columns behind the last
-    pointer are padding.
+    The kernel of `embedding_bag` writes only the sums. Columns after the last pointer
+    are padding.
     """
     if len(pointer) and int(pointer[0]):
         # Keras builds models on tensors of ones, which the kernel of half precision
@@ -324,7 +324,7 @@ def _runs(kinds, size, dtype):
 
 
 def _grouped_rows(x, index, length):
-    """Return a function of chunks of rows `x[index]`."""
+    """Return a function that gathers a chunk of the rows `x[index]`."""
     room = x.new_empty(min(_LENGTHS[0], length), x.shape[1])
 
     def rows(a, b):
@@ -335,9 +335,9 @@ def _grouped_rows(x, index, length):
     return rows
 
 
-# One product per run of groups of the same type, instead of one per group. Rows
-# `x[index]` never all exist at once; `column` and `pointer` are the transpose of their
-# gather.
+# One product per run of groups of the same type, instead of one per group. Only a chunk
+# of the rows `x[index]` exists at a time; `column` and `pointer` are the transpose of
+# the gather.
 
 
 def _grouped_matmul(

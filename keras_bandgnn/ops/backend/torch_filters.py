@@ -1,9 +1,9 @@
 """Continuous-filter convolutions on CPUs in torch.
 
-Filters are functions of distances, which many edges share: both directions of a pair,
-and the neighbours in a crystal. A filter is computed once for all edges of equal
-distances, chunk by chunk. The gradient stores the hidden rows and the filters of all
-distances. Ends of edges are as in `torch_edges`.
+Filters are functions of distances, and many edges have equal distances: both directions
+of a pair, and neighbours in a crystal. Each filter is computed once for all edges of
+equal distance, chunk by chunk. The gradient stores the hidden rows and the filters of
+all distances. Ends of edges are as in `torch_edges`.
 """
 
 import math
@@ -21,20 +21,19 @@ _ROWS = 2048
 
 @operation
 def equal_values(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return which entries of x [E] are equal, for `filtered_sum`.
+    """Return the groups of equal entries of x [E], for `filtered_sum`.
 
     Returns:
-        The number of each entry's value, int64 [E], values counted as they first occur;
-        the entries in the order of these numbers, int64 [E]; and where the entries of
-        each value begin there, and the last end, int64 [U + 1].
+        The group of each entry, int64 [E], numbered by first occurrence; the order of
+        entries by group, int64 [E]; and the row pointers of groups, int64 [U + 1].
     """
-    # Integers are sorted faster, and order does not matter.
+    # Integers sort faster, and the order of values does not matter.
     values, order = torch.sort(x.contiguous().view(torch.int32), stable=True)
     ends = torch.ones(len(x) + 1, dtype=torch.bool)
     torch.ne(values[1:], values[:-1], out=ends[1:-1])
     starts = torch.nonzero(ends).reshape(-1)
     counts = starts.diff()
-    # Of neighbouring edges, filters are neighbours in memory.
+    # By first occurrence, filters of neighbouring edges are neighbours in memory.
     by_first = torch.argsort(order[starts[:-1]])
     rank = torch.empty_like(by_first)
     rank[by_first] = torch.arange(len(by_first))
@@ -62,7 +61,7 @@ def _filtered_sum(
     equal: list[Tensor],
     activate: bool,
 ):
-    """Return the sums [N, F], and the hidden rows and the filters of all values."""
+    """Return the sums [N, F], and the hidden rows and filters of all groups."""
     (s, _, p), (number, order, starts) = ends, equal
     count, width = len(starts) - 1, last.shape[1]
     hidden = edges.new_empty(count, kernel.shape[1])

@@ -1,7 +1,7 @@
-"""Operations of torch on CPUs with gradients written by hand.
+"""Custom torch operations on CPUs with hand-written gradients.
 
-Kernels may read values of tensors on the host, which `make_fx` could not follow: a
-recorded step has each of them as one operation.
+Kernels may read values of tensors on the host, which `make_fx` cannot trace: in a
+recorded step each kernel is one opaque operation.
 """
 
 import inspect
@@ -63,7 +63,7 @@ def fused_operation(
     outputs: int = 1,
     derived: dict[str, Callable] | None = None,
 ) -> Callable:
-    """Return an operation with a gradient of its own, and second derivatives.
+    """Return an operation with a custom gradient and second derivatives.
 
     Args:
         forward: Kernel, see `operation`. Parameters without annotations are tensors.
@@ -72,7 +72,7 @@ def fused_operation(
             results, of which some may be None if there are several. Results without
             one are constant.
         reference: The results that have gradients, by differentiable operations; takes
-            arguments of `forward` by name. Second derivatives are its own, at its cost
+            arguments of `forward` by name. It gives the second derivatives, at its cost
             in time and memory.
         variables: Number of the arguments of `forward`, the first, that have gradients.
         results: Names of the results of `forward`.
@@ -99,7 +99,7 @@ def fused_operation(
 
 
 class _Fused:
-    """What `fused_operation` knows before it is called, see there."""
+    """The operation of `fused_operation`: registered kernels and names of arguments."""
 
     def __init__(self, forward, backward, reference, variables, results, derived):
         types, slopes = _parameters(forward), [f"d_{name}" for name in results]
@@ -111,7 +111,7 @@ class _Fused:
         self.constant = [place for place, has in enumerate(has_slope) if not has]
         types |= dict.fromkeys(results, Tensor)
         self.names = [*types]
-        # What gradients read.
+        # Values that gradients read.
         reads = {*self.backward_names, *self.reference_names}
         names, numbers = [n for n in self.names if n in reads], (int, float, bool)
         self.lists = [n for n in names if types[n] == list[Tensor]]
@@ -132,7 +132,7 @@ class _Fused:
         return self.backward(*[values[name] for name in self.backward_names])
 
     def differentiable_gradients(self, values: dict, slopes) -> list:
-        """Return the gradients of the variables, which have gradients themselves."""
+        """Return differentiable gradients of the variables."""
         names = self.variables
 
         def reference(*variables):
@@ -192,7 +192,7 @@ def plain_gradients(function: Callable, arguments, slopes) -> list:
         A gradient, or None, for each argument.
     """
     needed = [t is not None and t.requires_grad for t in arguments]
-    # Views: an argument may be computed from another one, which is not meant here.
+    # Views cut the graph: an argument may have been computed from another one.
     pairs = [*zip(arguments, needed, strict=True)]
     arguments = [t.view_as(t) if need else t for t, need in pairs]
     inputs = [t for t, need in zip(arguments, needed, strict=True) if need]

@@ -14,14 +14,14 @@ _ROWS = 4096
 def _tanh(x):
     """Replace numbers by their hyperbolic tangent.
 
-    A fifth of the time of torch's tanh. What this rounds, by 2e-7, becomes part of
-    states of size one.
+    It takes a fifth of the time of torch's tanh. Its rounding error of 2e-7 is small
+    compared with states of size one.
     """
     return x.mul_(2).sigmoid_().mul_(2).sub_(1)
 
 
 def _gated_update(messages, states, kernel, bias, state_kernel, state_bias):
-    """Return the new states [N, H], and the gates z, r, n and the state's part of n."""
+    """Return the new states [N, H], and the gates z, r, n and the state part of n."""
     count, width = states.shape
     gates = states.new_empty(count, 4 * width)
     out = torch.empty_like(states)

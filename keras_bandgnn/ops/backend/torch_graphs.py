@@ -1,8 +1,8 @@
-"""Recorded steps as CUDA graphs: one launch in the place of one per operation.
+"""Recorded steps, replayed as a single CUDA graph launch.
 
-Operations of small graphs take a GPU microseconds, and their launches take as long or
-longer. A record has fixed shapes and reads its data where they lie, so that the GPU can
-repeat all of it by itself.
+Operations on small graphs take microseconds on a GPU, and launching them takes at least
+as long. A record has fixed shapes and fixed addresses, so the GPU can replay the whole
+step from one launch.
 """
 
 import contextlib
@@ -17,23 +17,23 @@ from keras_bandgnn import compat
 
 
 def are_possible(tensors=()) -> bool:
-    """Return whether steps run on a GPU that repeats graphs.
+    """Return whether steps can be captured as CUDA graphs.
 
     Args:
-        tensors: What the steps read and change, which must lie there.
+        tensors: Tensors that the steps read and change; all must be on the GPU.
     """
     device = torch.device(compat.torch_device())
-    # Streams are those of the usual GPU.
+    # Streams are created on the default GPU.
     if device.type != "cuda" or device.index not in (None, 0):
         return False
     if not all(tensor.is_cuda for tensor in tensors):
         return False
-    # What several processes sum up is left to them.
+    # All-reduces between processes are not captured.
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def _settings() -> tuple:
-    """Return what decides on the operations that torch starts, which a graph keeps."""
+    """Return the settings that select the kernels which a graph captures."""
     products = torch.backends.cuda.matmul
     precision = getattr(products, "fp32_precision", None)
     if precision is None:  # before torch 2.9
@@ -47,33 +47,34 @@ def _settings() -> tuple:
     )
 
 
-# Graphs are captured and started by one thread at a time.
+# One thread at a time captures or replays graphs.
 _starting = threading.Lock()
-# The last graph, while somebody holds it, and streams on which graphs are captured.
+# Weak reference to the last captured graph, whose memory pool the next one shares; and
+# a capture stream for each device.
 _last: weakref.ref | None = None
 _streams: dict = {}
 
 
 def capture(function: Callable) -> tuple[Callable, list]:
-    """Return what repeats the operations of a function, and its outputs, which stay.
+    """Return a function that replays the operations of another, and its static outputs.
 
-    The function is called, but nothing is computed yet. What it reads must be held by
-    it, as variables of a closure are.
+    The function is called, but nothing is computed yet. It must hold references to all
+    tensors that it reads, as variables of a closure do.
 
     Raises:
-        RuntimeError: If something of it cannot be captured, such as a number that the
-            host waits for.
+        RuntimeError: If it cannot be captured, for example because the host reads a
+            number from the device.
     """
     global _last
     device = torch.cuda.current_device()
     if device not in _streams:
         _streams[device] = torch.cuda.Stream()
-    # One graph runs at a time. What a graph has freed while it was captured, the next
-    # one uses, too, as long as that graph lives.
+    # Graphs run one at a time, so they share a memory pool: memory that the last graph
+    # freed during capture is reused as long as that graph exists.
     last = None if _last is None else _last()
     pool = torch.cuda.graph_pool_handle() if last is None else last.pool()
     graph = torch.cuda.CUDAGraph()
-    # What is collected in a capture may be a graph.
+    # The garbage collector must not free another graph during capture.
     collects = gc.isenabled()
     gc.collect()
     try:
@@ -91,8 +92,8 @@ def capture(function: Callable) -> tuple[Callable, list]:
             gc.enable()
     _last = weakref.ref(graph)
 
-    def replay(held=(function, outputs)):
-        """Repeat the operations, on memory that must not be freed before."""
+    def replay(references=(function, outputs)):
+        """Replay the operations; the default argument keeps their memory alive."""
         graph.replay()
 
     return replay, outputs
@@ -100,12 +101,12 @@ def capture(function: Callable) -> tuple[Callable, list]:
 
 def _capture(graph, pool, function: Callable, outputs: list) -> None:
     """Capture a function on the current stream."""
-    # Loaders allocate in other threads meanwhile.
+    # Loaders may allocate memory in other threads.
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         outputs.extend(function())
     except BaseException:
-        # The stream must not stay in the capture.
+        # End the capture, or the stream stays in capture mode.
         with contextlib.suppress(Exception):
             graph.capture_end()
         raise
@@ -113,9 +114,9 @@ def _capture(graph, pool, function: Callable, outputs: list) -> None:
 
 
 def _recover(device: int, pool) -> None:
-    """Undo what torch leaves of a failed capture.
+    """Reset the state that torch leaves after a failed capture.
 
-    Its memory would go on to come from the pool, and random numbers would be refused.
+    Otherwise allocations still come from the pool, and drawing random numbers fails.
     """
     global _last
     _last = None
@@ -132,7 +133,7 @@ def _recover(device: int, pool) -> None:
 
 
 def _copies(outputs: list) -> list:
-    """Return copies of tensors, floats in one launch, and what is no tensor."""
+    """Clone tensors, floats in one launch; pass other values through."""
     floats = [
         value
         for value in outputs
@@ -151,12 +152,12 @@ def _copies(outputs: list) -> list:
 
 
 class GraphedProgram:
-    """A program of a step, from its second call on as a CUDA graph.
+    """The program of a step, replayed as a CUDA graph from its second call on.
 
     Args:
-        program: From tensors on the GPU to tensors or None. What it reads besides, it
-            reads and changes where that lies.
-        reads: Returns the tensors that it reads besides.
+        program: Function from tensors on the GPU to a list of tensors or None. It may
+            read and change further tensors in place.
+        reads: Returns these further tensors.
     """
 
     def __init__(self, program: Callable, reads: Callable[[], list]):
@@ -166,26 +167,27 @@ class GraphedProgram:
     def __call__(self, *leaves) -> list:
         """Return the outputs."""
         self.calls += 1
-        # In the first call libraries prepare themselves.
+        # Libraries initialise themselves in the first call.
         if self.calls < 2 or not self._may_run(leaves):
             return self.program(*leaves)
         with _starting:
+            # The graph holds for these settings and addresses.
             key = [*_settings(), *(tensor.data_ptr() for tensor in self.reads())]
             if self.replay is None or key != self.key:
                 self.key = key
                 self._capture(leaves)
-            for targets, sources in self._by_type(self.inputs, leaves):
+            for targets, sources in self._by_dtype(self.inputs, leaves):
                 torch._foreach_copy_(targets, sources)
             self.replay()
-            # The next call overwrites those of the graph.
+            # The next call overwrites the outputs of the graph.
             return _copies(self.outputs)
 
     def forget(self) -> None:
-        """Let the next call capture the program, which has changed."""
+        """Discard the graph; the next call captures the program again."""
         self.replay = None
 
     def _may_run(self, leaves) -> bool:
-        """Return whether the data lie on the GPU, and work is queued there as usual."""
+        """Return whether all data are on the current GPU, on its default stream."""
         device = torch.cuda.current_device()
         return all(leaf.get_device() == device for leaf in leaves) and (
             torch.cuda.current_stream() == torch.cuda.default_stream()
@@ -197,7 +199,7 @@ class GraphedProgram:
         self.inputs = [leaf.clone() for leaf in leaves]
         self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
 
-    def _by_type(self, targets: list, sources) -> list[tuple[list, list]]:
+    def _by_dtype(self, targets: list, sources) -> list[tuple[list, list]]:
         groups: dict = {}
         for target, source in zip(targets, sources, strict=True):
             pairs = groups.setdefault(target.dtype, ([], []))

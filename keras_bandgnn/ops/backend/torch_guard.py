@@ -1,7 +1,7 @@
 """Guards of recorded steps: foreign code, and attributes that change after recording.
 
-A record repeats what reached the device once. It holds as long as every Python object
-that the step reads is as it was: attributes of the model, its layers, losses, metrics
+A record replays the device operations of one step. It is valid as long as no Python
+object that the step reads changes: attributes of the model, its layers, losses, metrics
 and regularizers, and the functions and classes that these call.
 """
 
@@ -24,8 +24,8 @@ from keras_bandgnn import compat
 _PACKAGES = ("keras", "keras_bandgnn", "torch", "numpy", "ml_dtypes")
 _RANDOM = ("random", "itertools", "secrets")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-# Attributes that no step reads, or that each call sets first: state of `fit`, losses of
-# the last call, arguments of constructors, and what is computed on the host.
+# Attributes that no step reads, or that every step sets first: state of `fit`, losses
+# of the last call, arguments of constructors, and values computed on the host.
 UNREAD = frozenset(
     {
         "_auto_config",
@@ -52,7 +52,7 @@ UNREAD = frozenset(
         "training",
     }
 )
-# Those of a model that only steps with labels read.
+# Attributes of a model that are read only by steps with labels.
 _WITH_LABELS = frozenset(
     {"_compile_loss", "_compile_metrics", "_loss_tracker", "_metrics", "loss"}
 )
@@ -79,7 +79,7 @@ def _is_library(module: str | None) -> bool:
     """Return whether a module is of Keras, this library, torch, NumPy or Python."""
     package = (module or "").partition(".")[0]
     if package.startswith("namedtuple_"):
-        # Where `collections.namedtuple` defines `__new__`.
+        # `collections.namedtuple` defines `__new__` in such a module.
         return True
     if package in _PACKAGES:
         return not module.startswith("numpy.random")
@@ -87,7 +87,7 @@ def _is_library(module: str | None) -> bool:
 
 
 def _described(path: str, value) -> str:
-    """Return the place of a foreign object, and its name and module."""
+    """Return a description of a foreign object: its place, module and name."""
     if isinstance(value, types.FunctionType):
         # `functools.wraps` changes names.
         name, module = value.__code__.co_name, value.__globals__.get("__name__")
@@ -98,17 +98,17 @@ def _described(path: str, value) -> str:
 
 
 class Guard:
-    """The objects reachable from a model, to compare with what they are later.
+    """A snapshot of the objects reachable from a model, to detect changes.
 
     Args:
-        model: The model. Its attributes are compared, their attributes, and so on, but
-            for those that no step reads.
+        model: The model. Attributes are compared recursively, except those that no
+            step reads.
         more: Further objects of the step, by name.
         with_labels: Whether the step reads losses and metrics.
 
     Attributes:
-        foreign: The place and the name of the first object with code that is not of
-            Keras or this library, or of a hook; None if there is none.
+        foreign: Description of the first object with code from outside Keras and this
+            library, or of the first hook; None without any.
     """
 
     def __init__(self, model, more: Mapping | None = None, with_labels: bool = True):
@@ -129,7 +129,7 @@ class Guard:
             path, value = waiting.pop()
             if isinstance(value, _PLAIN) or id(value) in seen:
                 continue
-            # Held, so that the id stays unique.
+            # A reference, so that the id stays unique.
             seen[id(value)] = value
             waiting.extend(reversed([*self._parts(path, value)]))
         for name, functions in hooks.items():
@@ -147,7 +147,7 @@ class Guard:
             self._sizes == list(map(len, self._views))
             and all(map(operator.is_, self._chained(), self._now))
         ):
-            # Equal numbers may be other objects, and `fit` sets what no step reads.
+            # Equal numbers may be distinct objects, and `fit` sets unread attributes.
             for place, before in zip(self._owners, self._items, strict=True):
                 path, owner, has_attributes = place
                 for name, old, new in _differences(before, _items_of(owner)):
@@ -171,7 +171,7 @@ class Guard:
         return itertools.chain.from_iterable(filter(None, self._views))
 
     def _refresh(self) -> None:
-        """Take the present objects as those to compare with."""
+        """Take a new snapshot."""
         self._now = list(self._chained())
         self._sizes = list(map(len, self._views))
         self._items = [_items_of(owner) for _, owner, _ in self._owners]
@@ -183,7 +183,7 @@ class Guard:
         self._views.append(view)
 
     def _parts(self, path: str, value) -> Iterator[tuple]:
-        """Yield places and values that an object holds; note what is foreign."""
+        """Yield the places and values of the parts of an object; set `foreign`."""
         if isinstance(value, torch.Tensor):
             self._tensors.append(value)
             for name in compat.TENSOR_HOOKS:
@@ -216,9 +216,9 @@ class Guard:
         elif isinstance(value, staticmethod | classmethod):
             yield path, value.__func__
         elif isinstance(value, self._trackers):
-            return  # It holds the lists of variables and layers, which are compared.
+            return  # The tracked lists of variables and layers are compared.
         elif isinstance(value, _LEAVES):
-            # A tensor or module of the user's own class is code, too.
+            # A custom class of tensors or modules has code, too.
             if not _is_library(type(value).__module__):
                 self.foreign = _described(path, value)
         else:
@@ -274,7 +274,7 @@ class Guard:
         if attributes is None:
             return
         self._watch(path, attributes, attributes.values(), has_attributes=True)
-        # Public names first, which are those that a user knows.
+        # Public names first: users know these.
         for name in sorted(attributes, key=lambda name: name.startswith("_")):
             if name in _HOOKS and attributes[name]:
                 self.foreign = f"a hook: {path}.{name}"
@@ -293,7 +293,7 @@ class Guard:
 
 
 def _settings() -> tuple:
-    """Return the settings of the process that operations read when they are called."""
+    """Return the process-wide settings that operations read when called."""
     return (
         keras.config.floatx(),
         keras.config.epsilon(),
@@ -304,14 +304,14 @@ def _settings() -> tuple:
 
 
 def _items_of(owner) -> list:
-    """Return names and values of a dict, a class or another collection."""
+    """Return the names and values of a dict, a class or another collection."""
     if isinstance(owner, type):
         return [*vars(owner).items()]
     return [*owner.items()] if isinstance(owner, dict) else [*enumerate(owner)]
 
 
 def _is_same(old, new) -> bool:
-    """Return whether a value is the same object, or an equal number or string."""
+    """Return whether two values are the same object, or equal numbers or strings."""
     return old is new or (
         type(old) is type(new) and isinstance(old, _PLAIN) and old == new
     )
@@ -321,7 +321,7 @@ _MISSING = object()
 
 
 def _differences(before: list, now: list) -> Iterator[tuple]:
-    """Yield names and values that differ."""
+    """Yield the name, old value and new value of each difference."""
     if len(before) == len(now) and all(
         a[1] is b[1] for a, b in zip(before, now, strict=True)
     ):

@@ -7,7 +7,7 @@ from keras_bandgnn.ops.backend.torch_fused import fused_operation
 
 
 def _real_rows(mask) -> tuple:
-    """Return the number of rows of a mask, and their places, None for the first."""
+    """Return the number of rows of a mask, and their index; None for the first rows."""
     count = int(torch.count_nonzero(mask))
     if bool(mask[:count].all()):
         return count, None
@@ -19,7 +19,7 @@ def _gathered(rows, count, index):
 
 
 def _spread(values, rows, count, index):
-    """Return zeros like `rows`, with values at the rows of the mask."""
+    """Scatter values to the rows of the mask; return zeros elsewhere."""
     if index is None and count == len(rows):
         return values
     if index is None:
@@ -39,7 +39,7 @@ def _norm(
     momentum: float,
     epsilon: float,
 ):
-    """Return rows, new averages, and mean and inverse deviation of the rows."""
+    """Return the result, new averages, and mean and inverse deviation of the rows."""
     count, index = _real_rows(mask)
     new_mean, new_variance = moving_mean.clone(), moving_variance.clone()
     if count == 0:
@@ -47,10 +47,17 @@ def _norm(
         return torch.zeros_like(rows), new_mean, new_variance, zeros, zeros.clone()
     out, mean, inverse = map(torch.empty_like, (rows, new_mean, new_mean))
     real = _gathered(rows, count, index)
-    # The first rows are written where they belong.
+    # The first rows are written in place.
     normalized = out[:count] if index is None else torch.empty_like(real)
     torch.ops.aten.native_batch_norm.out(
-        *(real, scale, shift, None, None, True, 0.0, epsilon),
+        real,
+        weight=scale,
+        bias=shift,
+        running_mean=None,
+        running_var=None,
+        training=True,
+        momentum=0.0,
+        eps=epsilon,
         out=normalized,
         save_mean=mean,
         save_invstd=inverse,
@@ -59,7 +66,7 @@ def _norm(
         out[count:] = 0
     else:
         out = _spread(normalized, rows, count, index)
-    # The moving variance is the unbiased one, of one row 0.
+    # The moving variance is unbiased, and 0 for one row.
     variance = (inverse**-2 - epsilon).clamp_min_(0) * (count / max(count - 1, 1))
     new_mean.lerp_(mean, 1.0 - momentum)
     new_variance.lerp_(variance, 1.0 - momentum)

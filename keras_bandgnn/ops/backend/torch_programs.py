@@ -1,4 +1,4 @@
-"""Traces of `make_fx`: checked, simplified and made programs."""
+"""Trace functions with `make_fx`; check, simplify and compile the traces."""
 
 import contextlib
 import functools
@@ -13,7 +13,7 @@ from keras_bandgnn import compat
 
 
 class NotRecordable(Exception):
-    """Raised while a step is recorded by what a record would not repeat."""
+    """Raised while a step is recorded if a record could not repeat it."""
 
 
 _reading = threading.local()
@@ -32,7 +32,7 @@ def reading_values() -> Iterator[None]:
 
 
 class OnTheDevice(TorchFunctionMode):
-    """Raises an error where a number of a tensor becomes one of Python or NumPy."""
+    """Raises an error when Python or NumPy reads the value of a tensor."""
 
     _VALUES = ("numpy", "cpu", "item", "tolist", "__array__", "__bool__")
     _VALUES += ("__float__", "__int__", "__index__")
@@ -46,9 +46,9 @@ class OnTheDevice(TorchFunctionMode):
 
 
 class _ScalarReads(compat.torch_dispatch_mode()):
-    """Raises an error where an operation turns a traced tensor into a number.
+    """Raises an error when an operation turns a traced tensor into a number.
 
-    An argument such as `alpha` of `torch.add` does so without a function of Python.
+    A tensor as `alpha` of `torch.add`, for example, is read without a Python function.
     """
 
     def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
@@ -57,7 +57,7 @@ class _ScalarReads(compat.torch_dispatch_mode()):
             return function(*args, **(kwargs or {}))
         try:
             return function(*args, **(kwargs or {}))
-        except RuntimeError as error:  # Of the tracer; constants may be read.
+        except RuntimeError as error:  # From the tracer; reading constants is allowed.
             raise NotRecordable(
                 f"the value of a tensor is read ({function})"
             ) from error
@@ -67,8 +67,8 @@ def trace(function: Callable, inputs: list):
     """Call a function of tensors; return the `GraphModule` of its operations.
 
     Args:
-        function: From tensors to a list of tensors or None.
-        inputs: The tensors. Others that it reads, it reads where they lie.
+        function: Function from tensors to a list of tensors or None.
+        inputs: The tensors. The trace reads all other tensors at their addresses.
 
     Raises:
         NotRecordable: If shapes or Python code depend on values of tensors.
@@ -77,7 +77,7 @@ def trace(function: Callable, inputs: list):
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def guarded(*tensors):
-        # Above the mode of the tracer.
+        # Entered last, so that it sees operations before the tracer does.
         with _ScalarReads():
             return function(*tensors)
 
@@ -89,9 +89,9 @@ def trace(function: Callable, inputs: list):
 
 
 def program_of(recorded) -> tuple[Callable, list]:
-    """Return what calls a `GraphModule` without its overhead, and the tensors it holds.
+    """Return a `GraphModule` as a fast function, and the tensors that it holds.
 
-    Attributes of modules are slow to read.
+    A namespace replaces the module, whose attributes are slow to read.
     """
     recorded.recompile()
     attributes = {
@@ -108,7 +108,7 @@ def program_of(recorded) -> tuple[Callable, list]:
 
 
 def move_constants(recorded) -> None:
-    """Copy constants to the device once, not in each step, which would wait for it."""
+    """Copy constants to the device once, instead of synchronising in each step."""
     aten, graph = torch.ops.aten, recorded.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not aten._to_copy.default:
@@ -131,7 +131,7 @@ def move_constants(recorded) -> None:
 
 
 def split_off(recorded, count: int) -> Callable | None:
-    """Remove the last outputs of a record; return the program of these alone."""
+    """Remove the last outputs of a record; return a program of only these."""
     if not count:
         return None
     output = next(node for node in recorded.graph.nodes if node.op == "output")
@@ -144,7 +144,7 @@ def split_off(recorded, count: int) -> Callable | None:
             before.add(node)
             waiting.extend(node.all_input_nodes)
             if node.op == "call_function" and compat.writes(node.target):
-                raise NotRecordable("a branch by what a step changes")
+                raise NotRecordable("a branch on a value that the step changes")
     graph, copies = torch.fx.Graph(), {}
     for node in recorded.graph.nodes:
         if node in before or node.op == "placeholder":
@@ -157,18 +157,19 @@ def split_off(recorded, count: int) -> Callable | None:
 
 
 def check_shapes(graph) -> None:
-    """Raise an error for operations whose shapes follow from values, as `nonzero`."""
+    """Raise an error for operations with data-dependent shapes, such as `nonzero`."""
     for node in graph.nodes:
         if torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()):
             raise NotRecordable(str(node.target))
 
 
-# Operations that only make or view numbers, so that equal ones are one.
+# Parts of the names of operations that draw numbers or allocate memory: equal calls
+# are not merged.
 _RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "empty")
 
 
 def _written(graph) -> set:
-    """Return the nodes that operations change, and those that they may be views of."""
+    """Return the nodes that operations write to, and nodes that these may view."""
     nodes: set = set()
     waiting: list = []
     for node in graph.nodes:
@@ -186,7 +187,7 @@ def _written(graph) -> set:
 
 
 def _is_one_view(node) -> bool:
-    """Make a view of a view one of the tensor; return whether it is the tensor."""
+    """Collapse chains of views; return whether the view equals its base."""
     view, base = node.target, node.args[0]
     while base.target is view and base.args[0].meta["val"].is_contiguous():
         base = base.args[0]
@@ -195,11 +196,11 @@ def _is_one_view(node) -> bool:
 
 
 def simplify(graph) -> None:
-    """Remove what a record computes twice, or for nothing.
+    """Remove dead code and common subexpressions of the batch.
 
-    Of what depends on the batch alone, such as pointers to edges, equal operations are
-    one; each layer has computed them for itself. What depends on weights stays as it
-    is, lest it be kept in memory for longer.
+    Layers compute the same functions of the batch, such as pointers to edges; these are
+    merged. Expressions of weights are not: merging would extend their lifetime in
+    memory.
     """
     aten = torch.ops.aten
     written = _written(graph)

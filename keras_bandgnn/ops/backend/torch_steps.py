@@ -1,9 +1,9 @@
 """Trace a step with `make_fx` once and replay it without Python's overhead.
 
-A step of small graphs is a thousand operations of microseconds, of which Keras and
-autograd take most of the time. A record has what reaches the device, forward and
-backward, so results are the same, with dropout up to rounding. `record_steps` of the
-model chooses which steps are recorded.
+A step on small graphs is a thousand operations of a few microseconds each; Keras and
+autograd take most of the time. A record is the sequence of device operations, forward
+and backward, so results are the same (with dropout, up to rounding). The model's
+`record_steps` selects the steps that are recorded.
 """
 
 import contextlib
@@ -19,43 +19,43 @@ from keras_bandgnn.ops.backend import torch_graphs, torch_programs
 from keras_bandgnn.ops.backend.torch_guard import Guard
 from keras_bandgnn.ops.backend.torch_programs import NotRecordable
 
-# Steps with batches of one shape before they are recorded, which takes a second or two.
+# Eager steps per shape of batch before one is recorded, which takes a second or two.
 _WORTH = 64
-# Shapes of batches with a record of their own.
+# Maximum number of recorded shapes.
 _MAX_SHAPES = 32
-# Changes of a model that end its records, after which it stays eager.
+# Number of times that a changed model is recorded again before it stays eager.
 _MAX_CHANGES = 3
-# Updates of weights that a CUDA graph holds, one after the other.
+# Number of times that the update of the weights is recorded for a CUDA graph.
 _MAX_UPDATES = 3
 _LOG = logging.getLogger("keras_bandgnn")
 
 
 class _Recording(threading.local):
     # Pairs (condition, value) that the trace is specialised on; None if there is none.
-    decided: list | None = None
+    conditions: list | None = None
 
 
 _recording = _Recording()
 
 
 def check_recordable(reason: str) -> None:
-    """Raise an error if a step is being recorded, which then runs as it is."""
+    """Raise an error if a step is being recorded; the step then runs eagerly."""
     if is_recording():
         raise NotRecordable(reason)
 
 
 def is_recording() -> bool:
     """Return whether a step is being recorded in this thread."""
-    return _recording.decided is not None
+    return _recording.conditions is not None
 
 
-def decided(condition) -> bool:
-    """Return a value while a step is recorded, whose record then holds for it alone."""
+def specialise(condition) -> bool:
+    """Return the value of a condition, and specialise the record on it."""
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
     with disable_proxy_modes_tracing(), torch_programs.reading_values():
         value = bool(condition)
-    _recording.decided.append((condition, value))
+    _recording.conditions.append((condition, value))
     return value
 
 
@@ -87,12 +87,12 @@ def shape_of(data):
     shape = getattr(data, "shape", None)
     if shape is None:
         return repr(data)
-    # Of arrays of NumPy and of tensors alike.
+    # The same for NumPy arrays and tensors.
     return tuple(shape), str(data.dtype).rpartition(".")[2]
 
 
 def _with_leaves(data, leaves: Iterator):
-    """Return nested data with other leaves."""
+    """Return nested data with its leaves replaced."""
     if isinstance(data, Mapping):
         values = {name: _with_leaves(data[name], leaves) for name in sorted(data)}
         return {name: values[name] for name in data}
@@ -113,7 +113,7 @@ def batch_data(data):
     def moved(leaf):
         leaf = torch.as_tensor(leaf)
         if device.type == "cuda" and leaf.device.type == "cpu":
-            # Copies from there do not wait for the device.
+            # Copies from pinned memory are asynchronous.
             leaf = leaf.pin_memory()
         return leaf.to(device, non_blocking=True)
 
@@ -124,16 +124,16 @@ def batch_data(data):
 
 
 class _Shape:
-    """Steps of one shape: their number, and their record or why there is none."""
+    """The steps on batches of one shape, and their record or the reason against one."""
 
     def __init__(self):
-        self.seen = 0
+        self.count = 0
         self.record: _Record | None = None
         self.reason: str | None = None
 
 
 class Records:
-    """The records of one kind of step of a model, by the shape of batches.
+    """The records of one kind of step of a model, by shape of batch.
 
     Args:
         model: The model.
@@ -151,7 +151,7 @@ class Records:
         self.has_logged = False
 
     def step(self, model: keras.Model, data):
-        """Return what a step returns, or None if the step of Keras is to be taken."""
+        """Return the results of a recorded step, or None to run Keras' eager step."""
         shape = shape_of(data)
         steps = self.shapes.setdefault(shape, _Shape())
         if steps.record is not None:
@@ -160,12 +160,14 @@ class Records:
                 return self._replay(steps, data)
             self._end(changed)
             steps = self.shapes.setdefault(shape, _Shape())
-        steps.seen += 1
+        steps.count += 1
         if steps.reason is not None:
             return self._stay_eager(steps, steps.reason)
-        if not self.is_strict and (steps.seen <= _WORTH or self.changes > _MAX_CHANGES):
+        if not self.is_strict and (
+            steps.count <= _WORTH or self.changes > _MAX_CHANGES
+        ):
             return None
-        # Other threads may predict with the model.
+        # A copy, as other threads may predict with the model.
         shapes = [*self.shapes.values()]
         if sum(shape.record is not None for shape in shapes) >= _MAX_SHAPES:
             return self._stay_eager(steps, f"more than {_MAX_SHAPES} shapes of batches")
@@ -181,27 +183,27 @@ class Records:
         if self.graphed and not graphs:
             graphs = " without CUDA graphs, which need the first GPU"
         message = f"%s are recorded{graphs} from step %d of a shape on"
-        self._log(message, steps.seen)
+        self._log(message, steps.count)
         return outputs
 
     def _replay(self, steps: _Shape, data):
         record = steps.record
         outputs = record(data)
         if outputs is None:
-            # Where most batches take another branch, that one is worth a record.
+            # If most batches take another branch, record that one instead.
             record.missed += 1
             if record.missed >= _WORTH:
-                steps.record, steps.seen = None, _WORTH
+                steps.record, steps.count = None, _WORTH
         return outputs
 
     def _end(self, changed: str) -> None:
-        """Discard all records, as the model has changed."""
+        """Discard all records because the model has changed."""
         self.shapes.clear()
         self.changes += 1
         _LOG.info("%s: records end, as this has changed: %s", self.name, changed)
 
     def _stay_eager(self, steps: _Shape, reason: str) -> None:
-        """Take the step of Keras, from now on; raise an error if that is refused."""
+        """Keep this shape eager, or raise an error if steps must be recorded."""
         steps.reason = reason
         if self.is_strict:
             raise ValueError(_not_recordable(self.name, reason))
@@ -222,15 +224,15 @@ def _not_recordable(name: str, reason: str) -> str:
 
 
 def recorded(model: keras.Model, kind: str, data):
-    """Return what a step returns, or None if the step of Keras is to be taken.
+    """Return the results of a recorded step, or None to run Keras' eager step.
 
     Args:
-        model: The model, of which `record_steps` says what is recorded.
+        model: The model; its `record_steps` selects the steps that are recorded.
         kind: "train", "test" or "predict".
-        data: What the step takes.
+        data: The arguments of the step.
 
     Raises:
-        ValueError: If a record is asked for that there cannot be.
+        ValueError: If `record_steps` requires a record that is impossible.
     """
     choice = model.record_steps
     if choice is False or (kind != "predict" and not _can_train(model, kind)):
@@ -249,7 +251,7 @@ def recorded(model: keras.Model, kind: str, data):
 
 
 def _can_train(model: keras.Model, kind: str) -> bool:
-    """Return whether Keras' step has what it needs; else it says what is missing."""
+    """Return whether the model is ready; otherwise Keras' step raises the error."""
     if kind == "test":
         return model.compiled
     return (
@@ -260,7 +262,7 @@ def _can_train(model: keras.Model, kind: str) -> bool:
 
 
 def eager_now(model: keras.Model) -> str | None:
-    """Return why a step is eager, whatever the model is; None if it may be recorded."""
+    """Return the setting that rules out recording for any model, or None."""
     device = torch.device(compat.torch_device()).type
     reasons = {
         "run_eagerly=True": model.run_eagerly,
@@ -278,7 +280,7 @@ def eager_now(model: keras.Model) -> str | None:
 
 
 def random_states() -> list:
-    """Return the states of torch's global generators."""
+    """Return the states of torch's global random generators."""
     states = [torch.get_rng_state()]
     if compat.torch_device().startswith("cuda"):
         states += torch.cuda.get_rng_state_all()
@@ -294,7 +296,7 @@ def set_random_states(states: list) -> None:
 
 @contextlib.contextmanager
 def _restored_on_error(model: keras.Model) -> Iterator[None]:
-    """Restore states and random numbers if a step cannot be recorded."""
+    """Restore variables and random states if a step cannot be recorded."""
     variables = model.non_trainable_variables + model.metrics_variables
     state = compat.held_values(variables)
     before = [value.clone() for value in state]
@@ -310,10 +312,10 @@ def _restored_on_error(model: keras.Model) -> Iterator[None]:
 
 
 def _record(model: keras.Model, kind: str, data, graphed: bool) -> tuple:
-    """Return the record of a step, and what that step, which it has taken, returns.
+    """Run and record a step; return the record and the results of the step.
 
     Raises:
-        NotRecordable: If the step cannot be recorded; it is not taken then.
+        NotRecordable: If the step cannot be recorded; the model is then unchanged.
     """
     with _restored_on_error(model):
         record = _KINDS[kind](model, graphed)
@@ -335,10 +337,10 @@ class _Record:
 
     Args:
         model: The model.
-        graphed: Whether a GPU repeats the step as a CUDA graph.
+        graphed: Whether to replay the step as a CUDA graph.
 
     Raises:
-        NotRecordable: If code of others runs in the step.
+        NotRecordable: If the step runs code from outside Keras and this library.
     """
 
     with_labels = True
@@ -364,53 +366,53 @@ class _Record:
         return compat.held_values(variables)
 
     def compute(self, data) -> list:
-        """Return the tensors that the step results in, which is recorded."""
+        """Return the outputs of the step, a list of tensors; this is recorded."""
         raise NotImplementedError
 
     def finish(self, outputs):
-        """Return what a step returns, from these tensors."""
+        """Return the results of a step from its outputs."""
         raise NotImplementedError
 
     def trace(self, data) -> list:
-        """Record the step, which is taken, too; return its tensors."""
+        """Run and record the step; return its outputs."""
         outputs: list = []
 
         def step(*leaves):
             outputs.extend(self.compute(_with_leaves(data, iter(leaves))))
-            return [*outputs, *(condition for condition, _ in _recording.decided)]
+            return [*outputs, *(condition for condition, _ in _recording.conditions)]
 
-        _recording.decided = []
+        _recording.conditions = []
         try:
-            # Copies, as what is known of a tensor may be stored with it.
+            # Copies, because layers may cache properties on a tensor.
             traced = torch_programs.trace(step, [t.clone() for t in _tensors(data)])
-            self.branches = [value for _, value in _recording.decided]
+            self.branches = [value for _, value in _recording.conditions]
         finally:
-            _recording.decided = None
-        self.deciding = torch_programs.split_off(traced, len(self.branches))
+            _recording.conditions = None
+        self.conditions = torch_programs.split_off(traced, len(self.branches))
         if self.graphed:
             torch_programs.move_constants(traced)
         self.program, self.constants = torch_programs.program_of(traced)
         if self.graphed:
             self.program = self.as_graph(self.program)
         if self.guard.changed() is not None:
-            # The first step of a model creates what later ones read.
+            # The first step of a model creates state that later steps read.
             self.guard = self._new_guard()
         return outputs
 
     def as_graph(self, program: Callable) -> Callable:
-        """Return a program as one that the GPU repeats."""
+        """Return a program that replays another as a CUDA graph."""
         return torch_graphs.GraphedProgram(program, lambda: self.constants)
 
     def changed(self) -> str | None:
-        """Return what has changed of the recorded step; None if it holds."""
+        """Return the first change that invalidates the record, or None."""
         return self.guard.changed()
 
     def __call__(self, data):
-        """Take a step; return what it returns, or None for data of another branch."""
+        """Replay the step; return its results, or None if data take another branch."""
         leaves = _tensors(data)
         with torch.inference_mode():
             if self.branches and self.branches != [
-                bool(value) for value in self.deciding(*leaves)
+                bool(value) for value in self.conditions(*leaves)
             ]:
                 return None
             outputs = self.program(*leaves)
@@ -418,7 +420,7 @@ class _Record:
 
 
 class _TrainingRecord(_Record):
-    """A training step: the gradients and the logs; weights are then updated."""
+    """A training step: gradients and logs; `finish` then updates the weights."""
 
     def __init__(self, model: keras.Model, graphed: bool = False):
         self.optimizer = model.optimizer
@@ -426,12 +428,12 @@ class _TrainingRecord(_Record):
         if not all(value.requires_grad for value in compat.held_values(self.variables)):
             raise NotRecordable("a weight that takes no gradients")
         super().__init__(model, graphed)
-        # What updates the weights within a CUDA graph; None if `finish` does.
+        # Updates the weights within a CUDA graph; None if `finish` does.
         self.update: Callable | None = None
         self.chances = _MAX_UPDATES if self.graphed else 0
 
     def more(self) -> dict:
-        """See `_Record`; optimizers update as ever, but they scale the loss."""
+        """See `_Record`; of optimizers only the scaling of the loss is recorded."""
         return {"optimizer.scale_loss": [scale for _, scale, _ in self._scaling()]}
 
     def _new_guard(self) -> Guard:
@@ -439,7 +441,7 @@ class _TrainingRecord(_Record):
         return super()._new_guard()
 
     def _scaling(self) -> list[tuple]:
-        """Return optimizers with what they scale the loss by, wrapped ones too."""
+        """Return the optimizer and those that it wraps, with their loss scaling."""
         scaling, optimizer = [], self.model.optimizer
         while optimizer is not None:
             scale = getattr(optimizer.scale_loss, "__func__", optimizer.scale_loss)
@@ -448,7 +450,7 @@ class _TrainingRecord(_Record):
         return scaling
 
     def compute(self, data) -> list:
-        """Return the gradients, and the logs."""
+        """Return the gradients and the logs."""
         model = self.model
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = model(x, training=True)
@@ -469,18 +471,18 @@ class _TrainingRecord(_Record):
         if self.update is None and not self._record_update(gradients):
             with torch.no_grad():
                 self.optimizer.apply(gradients, self.variables)
-        # Where a step of Keras leaves them, for those that watch them.
+        # As after a step of Keras, for callbacks that read gradients.
         weights = compat.held_values(self.variables)
         for value, gradient in zip(weights, gradients, strict=True):
             value.grad = gradient
         return dict(zip(self.names, outputs[count:], strict=True))
 
     def reads(self) -> list:
-        """See `_Record`; the state of the optimizer, too."""
+        """See `_Record`; includes the state of the optimizer."""
         return [*super().reads(), *_state_of(self.optimizer)]
 
     def changed(self) -> str | None:
-        """See `_Record`; an update that alone has changed is recorded anew."""
+        """See `_Record`; if only the update has changed, it is recorded again."""
         if self.update is not None and self.update_guard.changed() is not None:
             self.update = None
             self.program.forget()
@@ -489,7 +491,7 @@ class _TrainingRecord(_Record):
         return super().changed()
 
     def as_graph(self, program: Callable) -> Callable:
-        """See `_Record`; weights are updated in the graph, if they can be."""
+        """See `_Record`; the graph includes the update of the weights if possible."""
         count = len(self.variables)
 
         def step(*leaves):
@@ -506,7 +508,7 @@ class _TrainingRecord(_Record):
         return torch_graphs.GraphedProgram(step, reads)
 
     def _record_update(self, gradients: list) -> bool:
-        """Update the weights and record that; return whether it is done."""
+        """Update the weights and record the update; return whether it succeeded."""
         if not self.chances:
             return False
         constraints = [variable.constraint for variable in self.variables]
@@ -525,9 +527,9 @@ class _TrainingRecord(_Record):
         with torch.no_grad():
             before = [value.clone() for value in state]
             try:
-                # The state is an input, lest its values be constants.
+                # The state is an input, so that its values do not become constants.
                 traced = torch_programs.trace(update, [*inputs, *state])
-            except NotRecordable:  # Then Keras updates the weights in each step.
+            except NotRecordable:  # Keras then updates the weights in each step.
                 self.chances = 0
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
@@ -543,14 +545,14 @@ class _TrainingRecord(_Record):
 
 
 def _state_of(optimizer) -> list:
-    """Return the tensors of an optimizer; Nadam has one beside its variables."""
+    """Return the state tensors of an optimizer; Nadam has one outside `variables`."""
     more = [v for v in vars(optimizer).values() if isinstance(v, keras.Variable)]
     values = compat.held_values([*optimizer.variables, *more])
     return [*{id(value): value for value in values}.values()]
 
 
 class _EvaluationRecord(_Record):
-    """The logs of a step of evaluation."""
+    """An evaluation step: the logs."""
 
     def compute(self, data) -> list:
         """Return the logs."""
@@ -567,18 +569,18 @@ class _EvaluationRecord(_Record):
 
 
 class _PredictionRecord(_Record):
-    """The outputs for a batch."""
+    """A prediction step: the outputs for a batch."""
 
     with_labels = False
 
     def compute(self, data) -> list:
-        """Return the outputs, without their structure."""
+        """Return the outputs as a flat list."""
         outputs = self.model(data, training=False)
         self.structure = keras.tree.map_structure(lambda output: 0, outputs)
         return keras.tree.flatten(outputs)
 
     def finish(self, outputs):
-        """Return the outputs in their structure."""
+        """Return the outputs with their structure."""
         return keras.tree.pack_sequence_as(self.structure, list(outputs))
 
 
@@ -591,7 +593,7 @@ _KINDS = {
 
 def repeated(model: keras.Model, steps: int, state, constants):
     """Repeat a step of a model; see `ops.loops`."""
-    # Recorded on its own, instead of as many times as it is taken.
+    # The model's step is recorded once; a record of the loop would unroll it.
     check_recordable("a loop")
     device = keras.tree.flatten(state)[0].device
     for number in torch.arange(steps, device=device):
