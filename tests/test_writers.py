@@ -117,8 +117,8 @@ WRITERS = {
     "models/ensemble.py": lambda t, p, m: save_ensemble(t, p),
     "models/last_layer_laplace.py": lambda t, p, m: save_laplace(p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
-    "models/replicated.py": lambda t, p, m: t.save(p / "task.keras"),
-    "models/replicated.py, weights": lambda t, p, m: t.save_weights(
+    "models/distributed_model.py": lambda t, p, m: t.save(p / "task.keras"),
+    "models/distributed_model.py, weights": lambda t, p, m: t.save_weights(
         p / "task.weights.h5"
     ),
     "serving/exporting.py": lambda t, p, m: export(t, p),

@@ -1,4 +1,4 @@
-"""`AtomisticBackbone`: what the backbones of molecules and crystals share."""
+"""`AtomisticBackbone`: base class of backbones of molecules and crystals."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import RadiusGraph
 
 
 class AtomisticBackbone(Backbone):
-    """A backbone over atoms and the edges between near ones.
+    """A backbone over atoms and edges between neighbours.
 
     Reads `batch["node"]["atomic_number"]` int32 [G, N] and, in `batch["edge"]`,
     `"displacement"` float [G, E, 3], the vector from the receiver to the sender in
@@ -24,9 +24,9 @@ class AtomisticBackbone(Backbone):
         num_steps: T.
     """
 
-    # Types are not read: graphs may have any.
+    # Types of edges are not read, so graphs may have any.
     num_edge_types = 0
-    # Whether lengths of edges suffice.
+    # Whether edges need displacements; otherwise distances suffice.
     needs_directions = False
 
     def __init__(
@@ -61,7 +61,7 @@ class AtomisticBackbone(Backbone):
         return RadiusGraph(config.get("cutoff") or 5.0, element_cutoffs=limits)
 
     def features_read(self):
-        """Atomic numbers, and the geometry of edges."""
+        """Return atomic numbers, and the geometry of edges."""
         edge = ("displacement", "distance")
         return {"node": ("atomic_number",), "edge": edge, "graph": ()}
 

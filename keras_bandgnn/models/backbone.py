@@ -39,28 +39,28 @@ class Backbone(keras.Model):
 
     hidden_dim: int | None = None
     num_edge_types: int | None = None
-    # Where preprocessing replaces the edges: first type of those that it keeps for the
-    # task, see `AttentionEdges`.
+    # First type of the original edges, which a task over edges reads, if preprocessing
+    # replaces the edges; see `AttentionEdges`.
     target_type: int | None = None
-    # Backbones set one of them, or override `depth`.
+    # Backbones set one of these, or override `depth`.
     num_layers: int | None = None
     num_steps: int | None = None
     # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
-    # Whether a layer reads the states of nodes and of those that send messages to them,
-    # and nothing else of the graph; `NeighborSampler` gives no more.
+    # Whether a layer reads only the states of nodes and of their senders, which is all
+    # that `NeighborSampler` provides.
     is_local = False
     # Whether layers take hops of a sampled batch; see `layers.batch_layer.hop_batch`.
     trims_hops = False
-    # Whether their number matters, as messages are added up or share attention with the
-    # node itself, so that those of sampled edges need weights.
+    # Whether the number of messages matters, because they are summed or compete with
+    # the node itself in a softmax: messages of sampled edges then need weights.
     sums_messages = False
-    # Whether messages count as often as `explained(batch, "edge")` says; layers of the
-    # library do. Without it `explain` explains features only.
+    # Whether messages are weighted by `explained(batch, "edge")`, as in all layers of
+    # the library. Otherwise `explain` explains features only.
     weighs_edges = False
-    # Whether the weights of a loader with `edge_weight` change what it computes. None
-    # if its layers decide; see `BatchLayer.uses_edge_weight`.
+    # Whether the weights of a loader with `edge_weight` affect the output. None if
+    # layers decide; see `BatchLayer.uses_edge_weight`.
     uses_edge_weight: bool | None = None
     # Metadata by name of the library's presets that hold a backbone of this class.
     presets = Presets(CONFIG)
@@ -114,7 +114,8 @@ class Backbone(keras.Model):
     def known_ids(self) -> dict[str, dict]:
         """Return the valid ids of node features; exported models reject others.
 
-        By default those of its layers of class `NodeEncoder` and `ElementEmbedding`.
+        By default they are those of layers of class `NodeEncoder` and
+        `ElementEmbedding`.
 
         Returns:
             Node feature -> `{"below": n}`, `{"below": [n, ...]}` for columns, or
@@ -134,7 +135,7 @@ class Backbone(keras.Model):
         """
 
     def not_local(self) -> str:
-        """Return what reads more than neighbours, for errors; empty if nothing does."""
+        """Return the options that read more than neighbours; empty if none do."""
         return "" if self.is_local else type(self).__name__
 
     def check_hops(self, count: int, instead: str = "ClusterSampler") -> None:
@@ -159,17 +160,17 @@ class Backbone(keras.Model):
 
     @property
     def depth(self) -> int | None:
-        """Layers or steps, one less than there are `hidden_states`; None if unknown."""
+        """Number of layers or steps after the embedded features; None if unknown."""
         return self.num_layers or self.num_steps
 
     @property
     def variant(self):
-        """What compiled steps depend on beyond the configuration; None for nothing."""
+        """State beyond the configuration that compiled steps depend on, or None."""
 
     def adapt(self, parts) -> bool:
         """Set options that depend on the training graphs, before training.
 
-        These belong into `get_config`, so that a saved model computes the same. `check`
+        They belong into `get_config`, so that a saved model computes the same. `check`
         and predictions must not change them.
 
         Args:
@@ -204,7 +205,7 @@ class Backbone(keras.Model):
                 "it reads the weights."
             )
         layers = [n for n in compat.sublayers(self) if isinstance(n, BatchLayer)]
-        # Layers of a class have the same rule.
+        # All layers of a class have the same rule.
         layers = {type(layer): layer for layer in layers}.values()
         first = 0
         for part in parts:
@@ -217,7 +218,7 @@ class Backbone(keras.Model):
         if self.uses_edge_weight is not None:
             return self.uses_edge_weight
         layers = [layer for layer in compat.sublayers(self) if layer is not self]
-        # One's own classes may read the plan, with or without layers of the library.
+        # Custom classes may read the plan, with or without layers of the library.
         if not any(isinstance(layer, BatchLayer) for layer in layers):
             layers.append(self)
         for layer in layers:
@@ -227,7 +228,7 @@ class Backbone(keras.Model):
         return False
 
     def compute_output_shape(self, input_shape):
-        """[G, N, H]."""
+        """Return [G, N, H]."""
         return (*input_shape["node"]["mask"], self.hidden_dim)
 
     def get_config(self) -> dict:
@@ -236,7 +237,7 @@ class Backbone(keras.Model):
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
         }
-        # Files name it only where it is not the default.
+        # Written only if it is not the default.
         return config if self.trainable else {**config, "trainable": False}
 
     @classmethod
@@ -246,7 +247,7 @@ class Backbone(keras.Model):
         trainable = config.pop("trainable", True)
         backbone = cls(**config)
         if not trainable:
-            # After the layers are built: theirs follows.
+            # Set after the layers are built, so that it applies to them.
             backbone.trainable = False
         return backbone
 

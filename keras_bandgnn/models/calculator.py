@@ -1,4 +1,4 @@
-"""Molecular dynamics: a regressor of energies as a calculator of ASE."""
+"""Molecular dynamics: a regressor of energies as an ASE calculator."""
 
 import dataclasses
 import math
@@ -43,15 +43,15 @@ _READ = {"atomic_number", "displacement", "distance"}
 
 @dataclasses.dataclass
 class CalculatorStats:
-    """What a calculator has done since it was created.
+    """Counters of a calculator.
 
     Args:
         evaluations: Energies and forces computed on the device.
         neighbour_rebuilds: Searches for neighbours.
-        compilations: Programs made, one for each capacity of nodes and edges; those
-            that another calculator of the task has made do not count. On torch, which
-            runs them eagerly, the same number.
-        edge_capacity: Edges for which the current program has room.
+        compilations: Programs, one for each capacity of nodes and edges, except those
+            of other calculators of the task. On torch, which runs eagerly, the number
+            of such capacities.
+        edge_capacity: Maximum number of edges of the current program.
     """
 
     evaluations: int = 0
@@ -61,11 +61,11 @@ class CalculatorStats:
 
 
 class NeighbourList:
-    """The neighbours that a layer finds, searched for only when they may change.
+    """The neighbours that a layer finds, cached until they may change.
 
     For `RadiusGraph` it keeps the pairs within cutoff + skin. While no atom has moved
     by more than half the skin, all pairs within the cutoff are among them, and only
-    their distances are computed anew. Other layers search at each call.
+    their distances are recomputed. Other layers search at each call.
 
     Args:
         layer: A layer that finds neighbours.
@@ -80,14 +80,14 @@ class NeighbourList:
         self._atoms: Atoms | None = None
 
     def forget(self) -> None:
-        """Search again at the next call."""
+        """Discard the pairs; the next call searches again."""
         self._pairs = None
 
     def pairs(self, atoms: Atoms) -> Pairs:
         """Return exactly the pairs that the layer finds for one structure.
 
         Args:
-            atoms: One structure; `forget` tells of changes beyond its positions.
+            atoms: One structure. Call `forget` after changes other than of positions.
         """
         radius = type(self.layer).find is RadiusGraph.find
         if not radius:
@@ -112,23 +112,23 @@ class NeighbourList:
 
 
 def learnt_energies_and_slopes(task, batch, apart: bool):
-    """Return learnt energies, and their gradient by the displacements of edges.
+    """Return learnt energies, and their gradient with respect to displacements.
 
-    They lack the constants of the normaliser, which are large: added in float32, they
-    would round the energies.
+    They exclude the constants of the normaliser, which are large: adding them in
+    float32 would round the energies.
 
     Args:
         task: The regressor.
         batch: A batch.
-        apart: Whether energies are those of the atoms, which add up to that of the
-            structure; for tasks for which `has_atom_energies` is true.
+        apart: Whether to return energies of atoms, whose sum is that of the structure;
+            requires `has_atom_energies`.
 
     Returns:
         float [G, N or B, 1], and float [G, E, 3].
     """
     graphs = batch
     if apart:
-        # Each atom is a graph of its own to the readout, which is a sum.
+        # The readout, a sum, treats each atom as a separate graph.
         mask = ops.convert_to_tensor(batch["node"]["mask"])
         ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
         node = {**batch["node"], "graph_id": ids}
@@ -154,8 +154,8 @@ def has_atom_energies(task) -> bool:
 class Potential:
     """Energies, forces and stresses of one structure after another.
 
-    All structures of a run have the shapes of one program: the arrays of edges have
-    head room, and grow when it is used up.
+    All structures of a run share the shapes of one program: arrays of edges have spare
+    capacity, and grow when it is exhausted.
 
     Args:
         task: A `GraphRegressor` with one target, in eV.
@@ -175,6 +175,7 @@ class Potential:
         layer = geometry_layer(task)
         warn_of_jumps(task.backbone, layer)
         self.neighbours = NeighbourList(layer, skin)
+        # Numbers, cell and periodicity of the last structure that passed the checks.
         self._system: tuple | None = None
         self._capacity = (0, 0)
 
@@ -206,7 +207,7 @@ class Potential:
             pairs: Its E edges.
             energies: Learnt energies, float64 [N] of atoms or [1] of the structure.
             slopes: float64 [E, 3].
-            member: Number of the task that they are of.
+            member: Index of the task that computed them.
         """
         # Sums in double precision: forces add up to 0.
         count = len(structure.position)
@@ -225,7 +226,7 @@ class Potential:
         if self.apart:
             results["energies"] = energies
         if has_volume(structure.cell[0], np.ones(3, bool)):
-            # A strain e turns a displacement d into d + d e.
+            # A strain e maps a displacement d to d + d e.
             virial = pairs.displacement.T @ slopes
             stress = (virial + virial.T) / (2 * abs(np.linalg.det(structure.cell[0])))
             results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
@@ -239,7 +240,7 @@ class Potential:
         return structure, pairs
 
     def _checked(self, atoms) -> Atoms:
-        """Return one structure; raise a ValueError for one that has no energy."""
+        """Return one structure; raise a ValueError if it has no defined energy."""
         if len(atoms) == 0:
             raise ValueError(
                 "Expected at least one atom. Received: an Atoms object without atoms."
@@ -279,11 +280,11 @@ class Potential:
         return structure
 
     def _check_elements(self, atoms) -> None:
-        """Raise the errors of `predict`: unknown elements, for example."""
+        """Raise the errors of `predict`, for example for unknown elements."""
         bare = atoms.copy()
         bare.info = {}
         with warnings.catch_warnings():
-            # No batch is made of it, whatever its size.
+            # Warnings about its size do not apply: it is not batched.
             warnings.simplefilter("ignore")
             loader = self.task.loader([from_ase(bare)], training=False)
         check_displacements(loader)
@@ -314,7 +315,7 @@ class Potential:
 
 
 def one_graph(numbers: np.ndarray, pairs: Pairs, nodes: int, edges: int) -> dict:
-    """Return the batch of one structure, padded; see `keras_bandgnn.batch`.
+    """Return the padded batch of one structure; see `keras_bandgnn.batch`.
 
     Args:
         numbers: int [n], atomic numbers.
@@ -416,16 +417,14 @@ def warn_of_jumps(backbone, layer: GeometryLayer) -> None:
 
     Args:
         backbone: The backbone.
-        layer: What finds its edges.
+        layer: The layer that finds its edges.
     """
     if getattr(backbone, "cutoff", None) is None or not isinstance(layer, RadiusGraph):
         return
     elements = backbone.embedding.elements
     elements = np.arange(elements) if isinstance(elements, int) else np.array(elements)
-    reach, radius = (
-        backbone.radius_graph().reach(elements),
-        layer.reach(elements),
-    )
+    reach = backbone.radius_graph().reach(elements)
+    radius = layer.reach(elements)
     short = np.flatnonzero(radius < reach - 1e-6)
     if len(short):
         at = short[0]
@@ -439,12 +438,12 @@ def warn_of_jumps(backbone, layer: GeometryLayer) -> None:
 
 
 def make_calculator(task, skin: float, kind: type = Potential):
-    """Return a calculator of ASE; see `GraphRegressor.as_calculator`.
+    """Return an ASE calculator; see `GraphRegressor.as_calculator`.
 
     Args:
-        task: The regressor, or what else `kind` takes.
+        task: The regressor, or another argument of `kind`.
         skin: See `NeighbourList`.
-        kind: `Potential`, or a class below it.
+        kind: `Potential`, or a subclass.
     """
     skin = non_negative_number("skin", skin)
     if skin == math.inf:
@@ -480,13 +479,13 @@ def make_calculator(task, skin: float, kind: type = Potential):
             """Return the changes since the last structure; all if weights changed."""
             changes = super().check_state(atoms, tol)
             if not changes and self.results:
-                # Results of ASE outlive training otherwise.
+                # Otherwise ASE reuses results from before further training.
                 same = self._checksum == potential.checksum()
                 changes = changes if same else list(ase.all_changes)
             return changes
 
         def export_properties(self):
-            """Return the results that ASE has names for."""
+            """Return the results whose names ASE defines."""
             names = ase.all_outputs
             return ase.Properties({n: v for n, v in self.results.items() if n in names})
 

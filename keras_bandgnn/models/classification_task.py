@@ -80,7 +80,7 @@ class ClassificationTask(Task):
 
     @property
     def head_units(self) -> int:
-        """Width of the head: a logit per class, or the score of ordered classes."""
+        """Width of the head: a logit per class, or one score for ordered classes."""
         return 1 if self.ordinal else self.num_classes
 
     @property
@@ -124,7 +124,7 @@ class ClassificationTask(Task):
     def adapt(self, loader: Loader) -> None:
         """Adapt the backbone to the training graphs, once their labels are classes."""
         if self.output_level == "graph" and not self.multi_label:
-            # Those of nodes and edges may be masked by now.
+            # Labels of nodes and edges may already be masked.
             labels = [part.label.ravel() for part in loader.parts]
             refuse_signs(np.concatenate(labels), self.num_classes)
         super().adapt(loader)
@@ -197,17 +197,17 @@ class ClassificationTask(Task):
 
     def _classes(self, logits: np.ndarray):
         logits = np.asarray(logits)
-        left_out = np.isnan(logits[..., 0])
+        missing = np.isnan(logits[..., 0])
         if self.multi_label:
-            classes = np.where(left_out[..., None], -1, logits > 0)
+            classes = np.where(missing[..., None], -1, logits > 0)
             return classes.astype(np.int32)
-        classes = np.where(left_out, -1, logits.argmax(axis=-1)).astype(np.int32)
+        classes = np.where(missing, -1, logits.argmax(axis=-1)).astype(np.int32)
         if classes.ndim == 0:
             index = int(classes)
             return index if self.class_names is None else self.class_names[index]
         if self.class_names is None:
             return classes
-        # The last entry is that of -1.
+        # Index -1, a missing prediction, is the last entry, None.
         return np.array([*self.class_names, None], object)[classes]
 
     def errors(self, graphs, y=None, as_frame: bool = False):
@@ -273,12 +273,12 @@ class ClassificationTask(Task):
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
         """Return arguments of a preset's task with some of them replaced."""
-        # Presets do not name these where they are the defaults.
+        # Presets omit these if they are the defaults.
         optional = {"multi_label": False, "class_names": None, "ordinal": False}
         head = super().head_overrides({**optional, **config}, overrides)
         if {"num_classes", "multi_label"} & set(overrides):
             if "class_names" not in overrides:
-                # They are those of other classes.
+                # These belong to the classes of the preset.
                 head["class_names"] = None
         return {
             name: value
@@ -287,7 +287,7 @@ class ClassificationTask(Task):
         }
 
     def head_config(self) -> dict:
-        """Return the arguments of the head; some only where they are no defaults."""
+        """Return the arguments of the head; some only if they are not the defaults."""
         config = {"num_classes": self.num_classes}
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)

@@ -68,7 +68,7 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
     """
 
     output_level = "edge"
-    # Devices that share a supergraph number the edges anew.
+    # Devices that share a supergraph renumber the edges.
     splits_sequences = False
 
     def __init__(
@@ -112,7 +112,7 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
         return keras.optimizers.Adam(1e-3)
 
     def compute_output_shape(self, input_shape):
-        """[G, E, C]."""
+        """Return [G, E, C]."""
         return (*input_shape["edge"]["sender"], self.num_classes)
 
     def head_config(self) -> dict:

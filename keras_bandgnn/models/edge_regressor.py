@@ -63,7 +63,7 @@ class EdgeRegressor(EdgeTask, RegressionTask):
     """
 
     output_level = "edge"
-    # Devices that share a supergraph number the edges anew.
+    # Devices that share a supergraph renumber the edges.
     splits_sequences = False
 
     def __init__(
@@ -95,5 +95,5 @@ class EdgeRegressor(EdgeTask, RegressionTask):
         return self.denormalized(values, batch)
 
     def compute_output_shape(self, input_shape):
-        """[G, E, D]."""
+        """Return [G, E, D]."""
         return (*input_shape["edge"]["sender"], self.num_targets)

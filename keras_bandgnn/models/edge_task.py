@@ -49,7 +49,7 @@ class EdgeTask(MaskedTask):
         read = super().features_read()
         if read is None:
             return None
-        # None of those named is all of them.
+        # No entry for edges means that all are read.
         inputs = tuple(self.head.inputs)
         return {**read, "edge": (*read["edge"], *inputs)} if "edge" in read else read
 

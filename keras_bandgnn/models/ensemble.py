@@ -1,4 +1,4 @@
-"""`Ensemble`: trained tasks, the mean of their predictions, and its uncertainty."""
+"""`Ensemble`: the mean prediction of several trained tasks, and its uncertainty."""
 
 from collections.abc import Iterable, Mapping
 
@@ -29,7 +29,7 @@ from keras_bandgnn.saving import preset_files as files
 from keras_bandgnn.saving.preset_paths import CARD, ENSEMBLE
 from keras_bandgnn.version import __version__
 
-# Arguments of tasks that say what a prediction means.
+# Arguments of tasks that determine the meaning of a prediction.
 _TARGETS = (
     *("num_targets", "target_names", "num_classes", "class_names"),
     *("multi_label", "ordinal"),
@@ -37,7 +37,7 @@ _TARGETS = (
 
 
 class Ensemble:
-    """Several trained tasks: the mean of their predictions, and its uncertainty.
+    """The mean prediction of several trained tasks, and its uncertainty.
 
     Members differ by the seed of their weights and of the order of the graphs, or by
     their training graphs. Where they disagree, the training graphs say little: the
@@ -200,7 +200,7 @@ class Ensemble:
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
-        """Write all members to a folder, which appears whole or not at all.
+        """Write all members to a folder, atomically.
 
         It has `ensemble.json`, a card and the folders `member_0`, `member_1` and so on,
         each a preset that `Task.from_preset` reads.
@@ -292,7 +292,7 @@ class EnsemblePotential(Potential):
         first, *others = (layer.plain_config() for layer in layers)
         for number, other in enumerate(others, 1):
             if other != first:
-                # Without preprocessors, the cutoffs of backbones count.
+                # Without preprocessors, the cutoffs of backbones matter.
                 raise ValueError(
                     "Expected members with the same neighbours. Received: "
                     f"{first} of member 0 and {other} of member {number}. Train them "
@@ -301,7 +301,7 @@ class EnsemblePotential(Potential):
         super().__init__(ensemble.members[0], skin)
         self.members = ensemble.members
         self.apart = all(has_atom_energies(member) for member in self.members)
-        # Checks structures, and holds the programs.
+        # The first member checks structures and holds the programs.
         self.task = compiled(ensemble, task_output)
         self.properties = (
             *Potential.properties,
@@ -336,12 +336,12 @@ class EnsemblePotential(Potential):
 
 
 def _moments(outputs, scale: list | None = None) -> tuple:
-    """Return mean and standard deviation over the members of each graph's outputs.
+    """Return mean and standard deviation over members, for each graph's outputs.
 
     Args:
         outputs: A list of arrays [..., M], with None for graphs without an output; or
             an array [..., M] for a batch.
-        scale: M functions of a member's outputs that are averaged.
+        scale: For each member a function of its outputs to apply before averaging.
     """
     if not isinstance(outputs, list):
         (mean,), (std,) = _moments([outputs], scale)
@@ -365,7 +365,7 @@ def _moments(outputs, scale: list | None = None) -> tuple:
 
 
 def _checked_members(members) -> list[Task]:
-    """Return the members of an ensemble in a list.
+    """Return the members of an ensemble as a list, after checks.
 
     Raises:
         ValueError: If they are no members of one ensemble.
@@ -414,7 +414,7 @@ def _check_alike(first: Task, member: Task, number: int) -> None:
 
 
 def _preprocessing(task: Task) -> dict | None:
-    """Return what turns graphs into what a model sees, without the batcher."""
+    """Return the preprocessing of a task, without the batcher."""
     if task.preprocessor is None:
         return None
     preprocessor = task.preprocessor

@@ -1,19 +1,19 @@
-"""`EntryModel`: a model whose losses and metrics leave padding out."""
+"""`EntryModel`: a model whose losses and metrics ignore padding."""
 
 import keras
 from keras import ops
 
 from keras_bandgnn import compat
+from keras_bandgnn.models.distributed_model import DistributedModel
 from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.losses import EntryLoss, LossTracker
 from keras_bandgnn.models.metrics import entry_metrics
-from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.ops.backend import current as backend
 
 
-class EntryModel(Replicated):
-    """A model of batches whose losses and metrics are those of Keras over entries.
+class EntryModel(DistributedModel):
+    """A model of batches that applies Keras' losses and metrics to entries.
 
     Entries are the real graphs, nodes, edges or pairs of a batch, flattened. Subclasses
     set `output_level`, the level of the output rows, and `labels`, which determine the
@@ -21,27 +21,27 @@ class EntryModel(Replicated):
     """
 
     # Keras would count the tracker twice.
-    host_side = (*Replicated.host_side, compat.LOSS_TRACKER, "_compile_arguments")
+    host_side = (*DistributedModel.host_side, compat.LOSS_TRACKER, "_compile_arguments")
     output_level = "graph"
-    # None: losses and metrics are Keras' own.
+    # None for Keras' own losses and metrics.
     labels: Labels | None = None
-    # Parts of the loss, each the mean over different entries.
+    # Number of parts of the loss, each a mean over different entries.
     loss_parts = 1
 
     @property
     def program_variant(self):
-        """What compiled steps depend on beyond the configuration."""
+        """State beyond the configuration that compiled steps depend on."""
         return None
 
     def default_optimizer(self):
-        """Return the optimiser of `compile("auto")`."""
+        """Return the optimiser for `compile("auto")`."""
         return "rmsprop"
 
     def default_loss(self):
-        """Return the loss of `compile(loss="auto")`."""
+        """Return the loss for `compile(loss="auto")`."""
 
     def default_metrics(self) -> list | None:
-        """Return the metrics of `compile(weighted_metrics="auto")`."""
+        """Return the metrics for `compile(weighted_metrics="auto")`."""
 
     def compile(
         self,
@@ -112,7 +112,7 @@ class EntryModel(Replicated):
         if loss is None or _is_auto(loss):
             loss = self.default_loss()
         if isinstance(loss, EntryLoss):
-            # That of a task: `compile(loss=task.loss)`.
+            # The loss of a task: `compile(loss=task.loss)`.
             loss = loss.identifier
         if _is_auto(weighted_metrics):
             weighted_metrics = None if metrics is not None else self.default_metrics()
@@ -123,7 +123,7 @@ class EntryModel(Replicated):
             "auto_scale_loss": auto_scale_loss,
         }
         self.record_steps = record_steps
-        # As passed, not as resolved by Keras: other backends load files, too.
+        # As passed, not as resolved by Keras: files are independent of the backend.
         self._compile_arguments = {
             "optimizer": optimizer,
             "loss": loss,
@@ -162,7 +162,7 @@ class EntryModel(Replicated):
             setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):
-        """Return labels and outputs as the loss sees them."""
+        """Return labels and outputs on the scale of the loss."""
         return y, y_pred
 
     def entries(self, x, y, y_pred, sample_weight=None):
@@ -174,7 +174,7 @@ class EntryModel(Replicated):
                 "likewise."
             )
         level = self.output_level if self.output_level in ("node", "edge") else "graph"
-        # Of sampled batches some nodes are read.
+        # Only some nodes of sampled batches are read.
         mask = ops.convert_to_tensor(x.get("read", x[level])["mask"])
         weight = ops.cast(mask, y_pred.dtype)
         if sample_weight is not None:
@@ -196,7 +196,7 @@ class EntryModel(Replicated):
         """Compute the loss over real entries; its average over devices is the total.
 
         The return value is for the gradient. The loss in the logs is recorded here,
-        too, as the entries are known only here.
+        too, because only this method has the entries.
         """
         if self.labels is None or self.loss is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -213,10 +213,10 @@ class EntryModel(Replicated):
         return loss
 
     def _per_step(self, x, terms: list) -> list:
-        """Return the terms of the loss over the labels that a step has in the mean.
+        """Return the terms of the loss, divided by the mean number of labels per step.
 
-        A step over a part of a graph has more or fewer of them. Divided by their number
-        its gradient would be biased, so it is divided by the mean over all steps.
+        Steps over parts of a graph have different numbers of labels. Dividing by the
+        number in each step would bias the gradient.
         """
         read = x.get("read", {}) if self.output_level == "node" else {}
         if "count" not in read:
@@ -234,17 +234,16 @@ class EntryModel(Replicated):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Return the metrics over real entries."""
         if self.labels is not None and compat.has_compiled_metrics(self):
-            # How often a sampler draws an entry counts without weights, too.
+            # The factors of a sampler apply without weights, too.
             mask = self.entries(x, y, y_pred, _draw_factors(x))[2]
             y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
             sample_weight = ops.stack([mask, weight], axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _before_steps(self) -> None:
-        """Discard compiled steps if the backbone computes something else by now.
+        """Discard compiled steps if the computation of the backbone has changed.
 
-        Weights that were loaded, or other tasks over the same backbone, may have
-        changed it.
+        Loading weights, or another task over the same backbone, may change it.
         """
         variant = self.program_variant
         if self.__dict__.setdefault("_variant", variant) != variant:
@@ -268,13 +267,13 @@ class EntryModel(Replicated):
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def predict_on_batch(self, x):
-        """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
+        """Return the output for a batch; see `keras.Model.predict_on_batch`."""
         check_batch(x, "predict_on_batch")
         self._before_steps()
         return super().predict_on_batch(x)
 
     def compile_from_config(self, config: dict) -> None:
-        """Compile a model that was read from a file as it was when saved."""
+        """Compile a model from a file with the arguments that it was saved with."""
         config = dict(config)
         trained = config.pop("optimizer_built", True)
         if config.pop("backend", None) != keras.backend.backend():
@@ -297,12 +296,12 @@ class EntryModel(Replicated):
 
 
 def _draw_factors(x):
-    """Return the factors of labels by how often a sampler draws them, or None."""
+    """Return the factors that correct a sampler's drawing of labels, or None."""
     return None if x is None else x.get("read", {}).get("weight")
 
 
 def _check_record_steps(record_steps, run_eagerly, jit_compile) -> None:
-    """Raise a ValueError for a choice that `compile` does not know or cannot meet."""
+    """Raise a ValueError for an unknown value, or a conflict with other options."""
     choices = ("auto", True, False, "cuda_graphs")
     if not isinstance(record_steps, bool | str) or record_steps not in choices:
         raise ValueError(

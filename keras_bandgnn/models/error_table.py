@@ -1,4 +1,4 @@
-"""Tables of what a task gets wrong: one row per graph, for `Task.errors`."""
+"""Tables of the errors of a task, one row per graph, for `Task.errors`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -12,12 +12,12 @@ from keras_bandgnn.optional import optional_import
 
 
 class LabelledOutput(NamedTuple):
-    """A graph that was predicted, and its labels.
+    """The prediction for a graph, and its labels.
 
     Attributes:
-        number: Number of the item, as the caller passed it.
-        outputs: What the task returns for it.
-        label: float64, NaN or -1 where not known.
+        number: Index of the item, as the caller passed it.
+        outputs: Output of the task.
+        label: float64, NaN or -1 where missing.
         weight: float64 [n], weights of the labels.
     """
 
@@ -28,7 +28,7 @@ class LabelledOutput(NamedTuple):
 
 
 def labelled_outputs(task, graphs, y=None) -> Iterator[LabelledOutput]:
-    """Yield the outputs and labels of each graph that is predicted.
+    """Yield the outputs and labels of each graph with a prediction.
 
     Rows of nodes and edges are in the order of the compiled graph, the same in both.
 
@@ -80,11 +80,11 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def map_outputs(function: Callable, outputs):
-    """Return a function of the output for each graph, or of that for a batch.
+    """Apply a function to the outputs of a batch, or of each graph in a list.
 
     Args:
-        function: From an array to what is returned.
-        outputs: What `predict` returned; None for graphs that the batcher drops.
+        function: Function of an array.
+        outputs: Result of `predict`, with None for graphs that the batcher drops.
     """
     if not isinstance(outputs, list):
         return function(outputs)

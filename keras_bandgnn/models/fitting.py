@@ -1,4 +1,4 @@
-"""Reproducible and resumable training of a task on a loader, and options of `fit`."""
+"""Reproducible and resumable training on a loader, and the options of `fit`."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -41,17 +41,17 @@ def options_for_graphs(
     options: Mapping[str, Any],
     refused: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Options of Keras' methods by name, those that graphs can have.
+    """Return options of Keras' methods by name; refuse those that graphs cannot have.
 
     Args:
         args: Options by position.
         names: Their names.
         options: Options by name.
-        refused: What to do instead of further options, by their names.
+        refused: Further refused options, and the advice for each.
 
     Raises:
         TypeError: For more positions than names.
-        ValueError: For what has no meaning for graphs, and for wrong options.
+        ValueError: For options without a meaning for graphs, and invalid ones.
     """
     if len(args) > len(names):
         raise TypeError(
@@ -87,7 +87,7 @@ def check_callbacks(callbacks: Any) -> None:
 
 
 def first_draw(epoch: int) -> int:
-    """Return the first counter of Keras' seed generators in an epoch.
+    """Return the initial counter of Keras' seed generators in an epoch.
 
     Epochs are 2**20 draws apart. The counter has 31 bits on torch, so it wraps after
     2,048 epochs, with an offset of 1,024 draws.
@@ -96,11 +96,11 @@ def first_draw(epoch: int) -> int:
     return (place << 20) + ((turn << 10) & ((1 << 19) - 1))
 
 
-class SeedFromEpoch(keras.callbacks.Callback):
-    """Seeds the order and the dropout of each epoch by its number.
+class ReproducibleEpochs(keras.callbacks.Callback):
+    """Derives the order and the dropout of each epoch from its number.
 
-    Training that resumes at an epoch then continues as if it had not stopped. (Keras'
-    checkpoints store neither.)
+    Training that resumes at an epoch then gives the same result as without an
+    interruption. (Keras' checkpoints store neither state.)
     """
 
     def __init__(self, loader: Loader, seed: int):
@@ -114,7 +114,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
         self._epoch = epoch
         self.loader.epoch = epoch if self.loader.shuffle else 0
         if self.loader.resumed_batches:
-            # Restored in the middle of the epoch, seeds and all.
+            # In the middle of an epoch the seeds are restored, too.
             return
         for variable in self.model.variables:
             if variable.path.endswith("seed_generator_state"):
@@ -124,7 +124,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         """Set the seed of the batch, on torch."""
         # Dropout draws from torch's global generator, which checkpoints do not store.
-        # Between steps that generator is the caller's.
+        # Between steps the generator has the caller's state.
         if backend.random_states is not None:
             self._states = backend.random_states()
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
@@ -132,22 +132,22 @@ class SeedFromEpoch(keras.callbacks.Callback):
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
 
     def on_train_batch_end(self, batch, logs=None):
-        """Restore the random states of torch from before the batch."""
+        """Restore the caller's random states of torch."""
         self.restore()
 
     def restore(self) -> None:
-        """Restore the random states of torch, also after a step that failed."""
+        """Restore the caller's random states of torch, also after a failed step."""
         if self._states is not None:
             backend.set_random_states(self._states)
             self._states = None
 
 
-def follow(callbacks, loader: Loader):
-    """Tell callbacks that read a loader which one it is, and put those first that log.
+def attach_loader(callbacks, loader: Loader):
+    """Pass a loader to the callbacks that read it, and sort those that log first.
 
     Args:
         callbacks: A callback, a list of them, or None. A `CallbackList` of Keras is
-            returned as it is.
+            returned unchanged.
         loader: The loader of `fit`, `evaluate` or `predict`.
     """
     from keras_bandgnn.training.progress_callbacks import (
@@ -162,18 +162,18 @@ def follow(callbacks, loader: Loader):
     for callback in listed:
         if isinstance(callback, GraphProgressBar | ProgressLines | ThroughputMonitor):
             callback.follow(loader)
-    # What it adds to the logs is read by the others.
+    # Other callbacks read the logs that it adds.
     return sorted(listed, key=lambda c: not isinstance(c, ThroughputMonitor))
 
 
-def shown_by(options: dict, callbacks) -> tuple:
-    """Return `verbose` and the callbacks, with lines of progress without a terminal.
+def resolve_verbose(options: dict, callbacks) -> tuple:
+    """Return `verbose` and the callbacks, with progress lines if there is no terminal.
 
-    There `"auto"` is 2, a line per epoch: Keras' bar would fill a file with all its
-    states. Lines within the epoch come with it; see `ProgressLines`.
+    Without a terminal `"auto"` means 2, a line per epoch, because Keras' progress bar
+    would fill a log file. `ProgressLines` adds lines within an epoch.
 
     Args:
-        options: Options of `fit` or `evaluate`, `verbose` among them.
+        options: Options of `fit` or `evaluate`, including `verbose`.
         callbacks: A callback, a list of them, a `CallbackList` or None.
     """
     from keras_bandgnn.training.progress_callbacks import ProgressLines, shows_bars
@@ -193,33 +193,33 @@ def shown_by(options: dict, callbacks) -> tuple:
 def with_callbacks(
     task, loader: Loader, options: dict, seed: int | None = None
 ) -> dict:
-    """Return options of `fit` or `evaluate` with callbacks that know the loader.
+    """Return options of `fit` or `evaluate` with all callbacks of a loader.
 
     Args:
         task: The model.
         loader: The graphs.
-        options: The options, `callbacks` and `verbose` among them.
-        seed: Of `fit`, the seed of the orders and, on torch, of dropout.
+        options: The options, including `callbacks` and `verbose`.
+        seed: Seed of the orders and, on torch, of dropout, for `fit`.
     """
     callbacks, first = options.get("callbacks"), []
     if seed is not None:
         callbacks = callbacks or []
         callbacks = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
         callbacks = callbacks_of(task.distribution, callbacks)
-        first = [SeedFromEpoch(loader, seed)]
+        first = [ReproducibleEpochs(loader, seed)]
     if task.distribution.is_main:
-        verbose, callbacks = shown_by(options, callbacks)
+        verbose, callbacks = resolve_verbose(options, callbacks)
         options = {**options, "verbose": verbose}
-    callbacks = follow(callbacks, loader)
+    callbacks = attach_loader(callbacks, loader)
     return {**options, "callbacks": [*first, *callbacks] if first else callbacks}
 
 
 def say_batches(loader: Loader, plan) -> None:
-    """Print in a line the batches, how full they are, and the plan and why.
+    """Print one line with the batches, their fill, and the plan with its reason.
 
     Args:
         loader: The training graphs.
-        plan: That of the preprocessor that made the loader; None for another loader.
+        plan: Plan of the preprocessor that made the loader; None for other loaders.
     """
     if not keras.utils.is_interactive_logging_enabled():
         return
@@ -234,10 +234,10 @@ def say_batches(loader: Loader, plan) -> None:
 
 
 def as_fit_data(data, task):
-    """Return the data that `fit` and `evaluate` of this backend take, from a loader.
+    """Convert a loader to the data that `fit` and `evaluate` of this backend take.
 
     Args:
-        data: A loader, or what Keras takes.
+        data: A loader, or data of Keras, which is returned unchanged.
         task: The model.
     """
     if not isinstance(data, Loader):
@@ -248,7 +248,7 @@ def as_fit_data(data, task):
     if keras.backend.backend() == "tensorflow" and not data.has_one_shape:
         from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 
-        # Its signature leaves open which sizes vary, so a step is traced once.
+        # Its signature leaves sizes that vary open, so a step is traced once.
         return to_tf_data(data)
     if keras.backend.backend() != "jax" and compat.DirectBatches.serve(task):
         return compat.DirectBatches(data, backend.batch_data)
@@ -256,22 +256,22 @@ def as_fit_data(data, task):
 
 
 def _has_dropout(model: keras.Model) -> bool:
-    """Return whether states of a model's backbone are random in training."""
+    """Return whether the backbone's states are random in training."""
     backbone = getattr(model, "backbone", None)
     if backbone is None:
         return True
-    # Rates, or layers.
+    # Attributes are rates or layers.
     return any(value for name, value in vars(backbone).items() if "dropout" in name)
 
 
-def fit_loader(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
-    """Train, from the progress saved by a `SaveProgress` among the callbacks.
+def fit_resumable(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
+    """Train, resuming from the progress that a `SaveProgress` callback saved.
 
     Args:
         model: The model.
         fit: Keras' own `fit` of the model.
         loader: The training graphs.
-        **kwargs: Arguments of `fit`, callbacks among them.
+        **kwargs: Arguments of `fit`, including `callbacks`.
 
     Returns:
         Keras' `History`.
@@ -287,7 +287,7 @@ def fit_loader(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
         cleanup.callback(loader.stop_threads)
         cleanup.callback(loader.end_after, None)
         for callback in kwargs["callbacks"]:
-            if isinstance(callback, SeedFromEpoch):
+            if isinstance(callback, ReproducibleEpochs):
                 cleanup.callback(callback.restore)
         for callback in saving:
             cleanup.callback(callback.release)

@@ -138,7 +138,7 @@ class ForceRegressor(GraphRegressor):
         if self.per_atom:
             self.atom_mae = keras.metrics.Mean(name="atom_mae")
             self.atom_rmse = RootMean(name="atom_rmse")
-        # A variable: callbacks change it without another compilation.
+        # A variable, which callbacks can change without another compilation.
         self.term_weights = self.add_weight(
             (len(weights),), "ones", dtype="float32", trainable=False, name="terms"
         )
@@ -146,7 +146,7 @@ class ForceRegressor(GraphRegressor):
         super().build(input_shape)
 
     def save_own_variables(self, store) -> None:
-        """Weights of the loss are arguments, and none of the model's."""
+        """Omit the weights of the loss, which are arguments of the constructor."""
 
     def load_own_variables(self, store) -> None:
         """See `save_own_variables`."""
@@ -157,7 +157,7 @@ class ForceRegressor(GraphRegressor):
         force: float | None = None,
         stress: float | None = None,
     ) -> None:
-        """Change the weights in the loss from here on, without another compilation.
+        """Change the weights of the loss, without another compilation.
 
         They are not saved; see `training.LossWeightScheduler`.
 
@@ -220,7 +220,7 @@ class ForceRegressor(GraphRegressor):
         node = batch["node"]
         forces = forces_on_nodes(slopes, batch["edge"], ops.shape(node["mask"])[1])
         if weight is not None:
-            # The weight of a graph is that of its forces, too.
+            # The weight of a graph applies to its forces, too.
             weight = ops.take_along_axis(weight, node["graph_id"], axis=1)
         errors = component_errors(forces, node[self.force_key], node["mask"], weight)
         self.force_mae.update_state(errors.absolute, sample_weight=errors.count)
@@ -235,7 +235,7 @@ class ForceRegressor(GraphRegressor):
             target = graph[self.stress_key]
             mask = ops.logical_and(mask, volume > 0)
         else:
-            # Graphs without any stress, for validation.
+            # Validation graphs may have no stress at all.
             target = stress = ops.zeros((*ops.shape(mask), 6), slopes.dtype)
             mask = ops.zeros_like(mask)
         errors = component_errors(stress, target, mask, weight)
@@ -264,7 +264,7 @@ class ForceRegressor(GraphRegressor):
         super().adapt(loader)
 
     def check(self, loader) -> None:
-        """Raise a ValueError if atoms have the same place, for example."""
+        """Raise a ValueError if, for example, two atoms coincide."""
         super().check(loader)
         for part in loader.parts:
             if "displacement" in part.edge:
@@ -287,7 +287,7 @@ class ForceRegressor(GraphRegressor):
                 self._check_stress(part)
 
     def known_slopes(self, part) -> int:
-        """Return how many components of forces and stresses are known."""
+        """Return the number of known components of forces and stresses."""
         labels = [part.node.get(self.force_key)]
         if self.stress_weight is not None:
             labels.append(part.context.get(self.stress_key))

@@ -16,7 +16,7 @@ TOUCHING = 1e-3
 
 
 def energies_and_slopes(task, batch, training=False):
-    """Compute the energies of a regressor and their gradient by the edges.
+    """Compute the energies of a regressor and their gradient with respect to edges.
 
     Args:
         task: A `GraphRegressor` with one target, in energy units.
@@ -102,7 +102,7 @@ def check_displacements(loader) -> None:
 
 
 def check_apart(part) -> None:
-    """Raise a ValueError if atoms of a graph have the same place.
+    """Raise a ValueError if atoms of a graph coincide.
 
     Args:
         part: `FlatGraphs` with displacements of the edges.
@@ -147,13 +147,13 @@ class ComponentErrors(NamedTuple):
 
 
 def component_errors(predicted, target, mask, weight=None) -> ComponentErrors:
-    """Compare vectors with those that are known, component by component.
+    """Compare predicted with known components of vectors.
 
     Args:
         predicted: float [G, M, C]: forces on nodes with C = 3, stresses of graphs with
             C = 6.
         target: float [G, M, C]; NaN where missing.
-        mask: bool [G, M], what is not padding.
+        mask: bool [G, M], False for padding.
         weight: float [G, M], factors of the squares in the loss; 1 if omitted.
     """
     target = ops.cast(target, predicted.dtype)

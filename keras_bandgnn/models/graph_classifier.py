@@ -99,7 +99,7 @@ class GraphClassifier(ClassificationTask):
         return keras.optimizers.Adam(1e-3)
 
     def compute_output_shape(self, input_shape):
-        """[G, B, C]."""
+        """Return [G, B, C]."""
         return (*input_shape["graph"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:

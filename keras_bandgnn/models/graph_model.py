@@ -12,8 +12,8 @@ from keras_bandgnn.models.backbone import Backbone, check_precision
 from keras_bandgnn.models.entry_model import EntryModel
 from keras_bandgnn.models.fitting import (
     as_fit_data,
-    fit_loader,
-    follow,
+    attach_loader,
+    fit_resumable,
     options_for_graphs,
     say_batches,
     with_callbacks,
@@ -56,7 +56,7 @@ class GraphModel(EntryModel):
     """
 
     host_side = (*EntryModel.host_side, "preprocessor")
-    # Whether only candidates and the slot are read.
+    # Whether the task reads only candidates and the slot.
     reads_few = False
     # Whether a default batcher depends on the graphs: then training graphs determine
     # it, even after earlier predictions.
@@ -100,7 +100,7 @@ class GraphModel(EntryModel):
     def build_and_compile(self) -> None:
         """Build the head, and compile the task unless `compile=False`.
 
-        Constructors of tasks end with it.
+        Constructors of tasks call it last.
         """
         self.build()
         if self._compile_defaults:
@@ -131,7 +131,7 @@ class GraphModel(EntryModel):
 
         Args:
             graphs: The graphs in a list, a `FlatGraphs` or a store.
-            training: Whether they are to train on.
+            training: Whether they are training graphs.
         """
         temporary = self.__dict__.get("_for_predictions")
         again = training and temporary is not None and self.preprocessor is temporary
@@ -164,7 +164,8 @@ class GraphModel(EntryModel):
             adapt: Whether a batcher without a budget stores the one estimated here.
             training: Whether the batches are for training, where states of equal nodes
                 may differ (see `Backbone.receptive_field`).
-            sampler: What cuts a large graph into batches; None for whole graphs.
+            sampler: Neighbour or subgraph sampler for large graphs; None for whole
+                graphs.
         """
         boolean("adapt", adapt)
         boolean("training", training)
@@ -180,7 +181,7 @@ class GraphModel(EntryModel):
 
     @property
     def program_variant(self):
-        """What compiled steps depend on beyond the configuration."""
+        """State beyond the configuration that compiled steps depend on."""
         return self.backbone.variant
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
@@ -191,7 +192,7 @@ class GraphModel(EntryModel):
         """Raise a ValueError if the graphs do not fit the task."""
 
     def known_slopes(self, part) -> int:
-        """Return how many numbers are known to train on, besides the labels.
+        """Return the number of known training values besides the labels.
 
         Args:
             part: A `FlatGraphs`.
@@ -204,7 +205,7 @@ class GraphModel(EntryModel):
     def adapt(self, loader: Loader) -> None:
         """Compute constants that depend on the training graphs, before training.
 
-        They are saved with the task; `check` and predictions change nothing.
+        They are saved with the task; `check` and predictions do not change them.
         """
         if self.backbone.adapt(loader.parts):
             compat.forget_programs(self)
@@ -222,13 +223,13 @@ class GraphModel(EntryModel):
     ):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
-        A line before the epochs says which batches there are, how full they are, and
-        which plan carries the edges.
+        A line before the epochs describes the batches, their fill, and the plan of the
+        edges.
 
         Args:
             x: Graphs; raw data that an encoder converts, such as SMILES strings, ASE
                 atoms, networkx graphs or a data frame; or what Keras takes. Without an
-                encoder in the preprocessor, `fit` puts the one that suits there.
+                encoder in the preprocessor, `fit` adds the one that accepts `x`.
             y: Labels of graphs or raw data, in their order, see `with_labels`; names of
                 columns if `x` is a data frame; None if graphs hold their labels.
             *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
@@ -237,9 +238,9 @@ class GraphModel(EntryModel):
                 sample_weight), or what Keras takes.
             seed: Seed of the order of the graphs and, on torch, of dropout. The
                 caller's random states stay as they are.
-            sampler: Of tasks over nodes, what cuts a large graph into batches, such as
-                `NeighborSampler`; also for the validation data, with the same draws in
-                every epoch. None for whole graphs.
+            sampler: For tasks over nodes a neighbour or subgraph sampler for large
+                graphs, such as `NeighborSampler`; also for the validation data, with
+                the same draws in every epoch. None for whole graphs.
             **kwargs: Passed on, such as `epochs` and `callbacks`. For graphs
                 `sample_weight` weighs them (or their nodes), `class_weight` their
                 classes, and `validation_split` sets a share of the last graphs aside;
@@ -272,7 +273,7 @@ class GraphModel(EntryModel):
         check_labelled(self, loader, "x")
         self.adapt(loader)
         if not self.optimizer.built:
-            # TensorFlow traces a step that makes variables twice.
+            # TensorFlow traces a step twice if it creates variables.
             self.optimizer.build(self.trainable_variables)
         kwargs = with_callbacks(self, loader, kwargs, seed)
         self._begin(loader, kwargs)
@@ -281,7 +282,7 @@ class GraphModel(EntryModel):
             say_batches(loader, None if whole else self.preprocessor.plan)
         valid = self._validation_loader(validation_data, sampler)
         kwargs["validation_data"] = as_fit_data(valid, self)
-        return fit_loader(self, super().fit, loader, **kwargs)
+        return fit_resumable(self, super().fit, loader, **kwargs)
 
     def labelled(self, name: str, x, y=None, *args, **kwargs) -> tuple:
         """Return graphs with labels and weights; see `labelled_graphs.labelled`."""
@@ -318,14 +319,14 @@ class GraphModel(EntryModel):
         return inputs.with_graphs(graphs), validation_data if valid is None else valid
 
     def _validation_inputs(self, data) -> Inputs:
-        """Return validation graphs with the labels beside them, or data of Keras."""
+        """Return validation graphs with their labels, or data of Keras."""
         inputs, labels = read_validation(data)
         if not labels:
             return inputs
         return inputs.with_graphs(self.labelled("validation_data", inputs, *labels)[0])
 
     def _validation_loader(self, data, sampler=None):
-        """Return a loader of validation graphs; data of Keras as it is."""
+        """Return a loader of validation graphs, or data of Keras unchanged."""
         if data is None:
             return None
         try:
@@ -370,9 +371,9 @@ class GraphModel(EntryModel):
 
         Args:
             x: Graphs, raw data that the task's encoder converts, or what Keras takes.
-            batch_size: What Keras takes; None for graphs.
+            batch_size: As for Keras; None for graphs.
             verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
-            steps: What Keras takes; None for graphs.
+            steps: As for Keras; None for graphs.
             callbacks: Callbacks, of which `on_predict_...` are called.
 
         Returns:
@@ -406,7 +407,7 @@ class GraphModel(EntryModel):
 
         Args:
             loader: The graphs, as `loader` returns them.
-            graphs: What they were made of; see `prediction_batches`.
+            graphs: Their source; see `prediction_batches`.
             verbose: See `Task.predict`.
             callbacks: See `Task.predict`.
         """
@@ -414,7 +415,7 @@ class GraphModel(EntryModel):
         self._begin(loader, {}, training=False)
         if verbose == "auto" or not self.distribution.is_main:
             verbose = 0
-        callbacks = follow(callbacks, loader)
+        callbacks = attach_loader(callbacks, loader)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
                 callbacks,
@@ -442,19 +443,19 @@ class GraphModel(EntryModel):
         return prediction_batches(loader, batcher)
 
     def in_given_order(self, graphs, loader: Loader) -> Callable:
-        """From (position, rows) of a graph to its rows in the order of `predict`."""
+        """Return a function that maps (position, rows) of a graph to result rows."""
         del graphs, loader
         return lambda graph, rows: rows
 
     def _begin(self, loader: Loader, options: dict, training: bool = True) -> None:
-        """All processes begin alike, and one of them prints."""
+        """Synchronise all processes, and let only one print."""
         self.distribution.check_same(loader)
         self.distribution.same_weights(self, optimizer=training)
         if not self.distribution.is_main:
             options["verbose"] = 0
 
     def encoder_advice(self) -> str:
-        """Return how the encoder gives labels that graphs lack; empty if it has none.
+        """Return advice on how the encoder reads labels, for errors; empty if none.
 
         It begins with a space.
         """
@@ -471,13 +472,13 @@ class GraphModel(EntryModel):
                 preprocessor = keras.saving.serialize_keras_object(self.preprocessor)
         config = {"name": self.name, "backbone": backbone, "preprocessor": preprocessor}
         if not self.compiled:
-            # A file without an optimiser needs a task without one.
+            # A file without an optimiser restores a task without one.
             config["compile"] = False
         return {**config, **self.head_config()}
 
     @property
     def head_layers(self) -> list[keras.layers.Layer]:
-        """The layers beyond the backbone whose weights presets keep."""
+        """The layers beyond the backbone whose weights are in presets."""
         return [self.head]
 
     def head_config(self) -> dict:

@@ -169,7 +169,7 @@ class GraphRegressor(RegressionTask):
                 )
 
     def learnt_labels(self, loader: Loader):
-        """Return the graphs with the labels that the normaliser is adapted to."""
+        """Return the graphs with the labels to which the normaliser is adapted."""
         if self.repulsion is None:
             return loader
         parts = []
@@ -184,14 +184,14 @@ class GraphRegressor(RegressionTask):
         return FlatGraphs.concatenate(parts)
 
     def default_optimizer(self):
-        """That of Speckhard et al. 2025: Adam, 1e-4 times 0.96 each 100,000 steps."""
+        """Return Adam, 1e-4 times 0.96 per 100,000 steps, as Speckhard et al. 2025."""
         rate = keras.optimizers.schedules.ExponentialDecay(
             1e-4, 100_000, 0.96, staircase=True
         )
         return keras.optimizers.Adam(rate)
 
     def predict_forces(self, x) -> list:
-        """Forces on the nodes: the negative gradient of the predicted energy.
+        """Predict forces on the nodes: the negative gradient of the predicted energy.
 
         Args:
             x: Graphs whose edges have displacements, in any form that `fit` takes.
@@ -209,7 +209,7 @@ class GraphRegressor(RegressionTask):
         return force_program(self).predict(x)
 
     def predict_stress(self, x) -> list:
-        """Stresses: the derivative of the predicted energy by strain, over the volume.
+        """Predict stresses: the strain derivative of the energy over the volume.
 
         Args:
             x: Graphs whose edges have displacements and which have
@@ -230,7 +230,7 @@ class GraphRegressor(RegressionTask):
         return stress_program(self).predict(x)
 
     def as_calculator(self, skin: float = 0.5):
-        """Return a calculator of ASE: molecular dynamics, relaxation, stresses.
+        """Return an ASE calculator, for molecular dynamics, relaxation and stresses.
 
         It has the properties "energy", "free_energy", "forces" and, for cells with a
         volume, "stress", in the units of ASE, if the labels are in eV; and "energies"
@@ -267,7 +267,7 @@ class GraphRegressor(RegressionTask):
         return make_calculator(self, skin)
 
     def compute_output_shape(self, input_shape):
-        """[G, B, D]."""
+        """Return [G, B, D]."""
         return (*input_shape["graph"]["mask"], self.num_targets)
 
     @classmethod
@@ -275,11 +275,11 @@ class GraphRegressor(RegressionTask):
         """Return arguments of a preset's task with some of them replaced."""
         # In some of the library's presets the readout is "reduce".
         config = {"readout" if k == "reduce" else k: v for k, v in config.items()}
-        # Presets name it only where it is set.
+        # Presets contain it only if it is set.
         head = super().head_overrides({"zbl": False, **config}, overrides)
         changed = "zbl" in overrides and head["zbl"] != config.get("zbl", False)
         if changed and "normalizer" not in overrides and head["normalizer"]:
-            # The constants are those of other energies.
+            # The constants of the preset belong to other energies.
             head["normalizer"] = "auto"
         if not head["zbl"]:
             del head["zbl"]

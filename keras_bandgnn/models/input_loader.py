@@ -1,4 +1,4 @@
-"""`input_loader`: the loader of a task's batches, from its inputs, after checks."""
+"""`input_loader`: build the loader of a task's batches from checked inputs."""
 
 from keras_bandgnn.checks import instance, refuse
 from keras_bandgnn.models.inputs import LOADER, Inputs
@@ -31,7 +31,7 @@ def input_loader(
     if inputs.kind != LOADER:
         task.complete(inputs.data, adapt)
         if sampler is None:
-            # Before layers replace the edges, and with them the weights.
+            # Checked before layers replace the edges and their weights.
             backbone.check_weights([], task.preprocessor.edge_weight)
             loader = task.preprocessor.loader(
                 inputs.data,
@@ -62,7 +62,7 @@ def input_loader(
 
 
 def _sample_loader(task, inputs: Inputs, sampler, shuffle: bool, seed: int) -> Loader:
-    """Return a loader of what a sampler cuts from a graph."""
+    """Return a loader of the subgraphs that a sampler draws."""
     from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
 
     name, backbone = type(task).__name__, task.backbone

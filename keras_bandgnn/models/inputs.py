@@ -1,8 +1,8 @@
-"""`Inputs`: what `x` of a task's methods is, decided once.
+"""`Inputs`: the argument `x` of a task's methods, classified once.
 
-`fit`, `evaluate`, `predict`, `loader` and all that call them (`embed`, `explain`,
-ensembles, posteriors) begin with `read_inputs` or `read_graphs`. What they hand on is
-an `Inputs`, which both return as it is.
+`fit`, `evaluate`, `predict`, `loader` and their callers (`embed`, `explain`, ensembles,
+posteriors) begin with `read_inputs` or `read_graphs`, and pass an `Inputs` on, which
+both return unchanged.
 """
 
 import dataclasses
@@ -41,18 +41,18 @@ _NOTHING = object()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Inputs:
-    """`x` of a task's method, and the graphs that it became.
+    """The argument `x` of a task's method, and its graphs.
 
-    Row k of what methods of tasks take and return is that of item k, also where an
-    encoder skips other items.
+    Row k of the arguments and results of tasks belongs to item k, also if an encoder
+    skips other items.
 
     Attributes:
         kind: `"loader"`; `"graphs"`; `"items"`, raw data that an encoder converts; or
-            `"batches"`, what Keras takes.
+            `"batches"`, data of Keras.
         data: The loader; the graphs, in a form that `GraphPreprocessor.loader` takes,
             or None if no item could be converted; the items; or the data.
-        source: What the caller passed. Labels may name columns of a data frame.
-        items: Raw items in a sequence, also once they are converted; None for graphs.
+        source: The argument of the caller. Labels may name columns of a data frame.
+        items: Sequence of raw items, also after conversion; None for graphs.
         positions: The item of each graph, int64 [n]; None for item k of graph k.
     """
 
@@ -64,7 +64,7 @@ class Inputs:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are no graphs."""
+        """Return whether there are no graphs."""
         return self.data is None or (
             isinstance(self.data, list | tuple) and not self.data
         )
@@ -76,15 +76,15 @@ class Inputs:
         return dataclasses.replace(self, kind=GRAPHS, data=graphs)
 
     def count(self, graphs: int) -> int:
-        """Return the number of items, with that of the graphs."""
+        """Return the number of items, from the number of graphs."""
         return graphs if self.positions is None else len(self.items)
 
     def number(self, graph: int) -> int:
-        """Return the item of a graph."""
+        """Return the index of the item of a graph."""
         return graph if self.positions is None else int(self.positions[graph])
 
     def spread(self, rows: list) -> list:
-        """Return rows of the items from those of the graphs, None where skipped."""
+        """Return rows of items from rows of graphs; None for skipped items."""
         if self.positions is None:
             return rows
         out: list = [None] * len(self.items)
@@ -94,14 +94,14 @@ class Inputs:
 
 
 def read_inputs(name: str, x: Any) -> Inputs:
-    """Decide what `x` is: a loader, graphs, raw items or data of Keras.
+    """Classify `x` as a loader, graphs, raw items or data of Keras.
 
     Args:
-        name: The argument of the task that it was given as.
-        x: Graphs, raw data, a loader, what Keras takes; or `Inputs`.
+        name: Name of the argument.
+        x: Graphs, raw data, a loader, data of Keras; or `Inputs`.
 
     Raises:
-        ValueError: For graphs of another library, and for what Keras cannot take.
+        ValueError: For graphs of another library, and data that Keras cannot take.
     """
     if isinstance(x, Inputs):
         return x
@@ -137,10 +137,10 @@ def read_inputs(name: str, x: Any) -> Inputs:
 
 
 def read_validation(data: Any) -> tuple[Inputs, tuple]:
-    """Return the inputs of `validation_data`, and the labels and weights beside them.
+    """Return the inputs of `validation_data`, and their labels and weights.
 
     Args:
-        data: What `read_inputs` takes, or a tuple (x, y) or (x, y, sample_weight).
+        data: As for `read_inputs`, or a tuple (x, y) or (x, y, sample_weight).
     """
     name = "validation_data"
     if isinstance(data, tuple) and len(data) in (2, 3):
@@ -156,10 +156,10 @@ def read_validation(data: Any) -> tuple[Inputs, tuple]:
 def read_graphs(
     task, name: str, x: Any, adapt: bool = False, required: bool = False
 ) -> Inputs:
-    """Return inputs whose raw items are converted to graphs.
+    """Return inputs with raw items converted to graphs.
 
     Args:
-        task: The task, whose preprocessor has the encoder; it is added if it has none.
+        task: The task. If its preprocessor has no encoder, one is added.
         name: See `read_inputs`.
         x: See `read_inputs`.
         adapt: Whether an encoder learns from the data.
@@ -170,14 +170,14 @@ def read_graphs(
         return inputs
     encoded = _encode(task, inputs.items, adapt)
     if required:
-        encoded.refuse_nothing()
+        encoded.require_graphs()
     return dataclasses.replace(
         inputs, kind=GRAPHS, data=encoded.graphs, positions=encoded.positions
     )
 
 
 def _encode(task, items, adapt: bool) -> Encoded:
-    """Return the graphs of raw items by the preprocessor's encoder."""
+    """Convert raw items with the preprocessor's encoder."""
     encoder = None if task.preprocessor is None else task.preprocessor.encoder
     if encoder is None:
         item = first_item(items)
@@ -203,14 +203,14 @@ def _encode(task, items, adapt: bool) -> Encoded:
     if task.preprocessor.encoder is None:
         task.preprocessor.add_encoder(encoder)
     elif len(task.preprocessor.graph_layers) == 1:
-        # With options for the encoder alone, the rest is as without any.
+        # A preprocessor with only an encoder gets the default layers, too.
         layers = task.backbone.default_layers(encoded.graphs)
         task.preprocessor.graph_layers = [encoder, *layers]
     if len(task.preprocessor.graph_layers) == 1:
-        # Before types of edges: inputs of other data are the likelier mistake.
+        # Checked before types of edges: wrong features are the more likely mistake.
         task.backbone.check(encoded.graphs)
     if task.output_level == "edge":
-        # One by one, as a `FlatGraphs` sorts edges by receiver: labels and
+        # Separate graphs, as a `FlatGraphs` sorts edges by receiver, but labels and
         # predictions are in the order of the items' edges.
         graphs = [encoder(items[i]) for i in encoded.positions]
         encoded = encoded._replace(graphs=graphs)
@@ -218,7 +218,7 @@ def _encode(task, items, adapt: bool) -> Encoded:
 
 
 def _check_names(backbone, encoder) -> None:
-    """Raise a ValueError if a backbone reads nothing that an encoder gives."""
+    """Raise a ValueError if a backbone reads no feature of an encoder."""
     read = (backbone.features_read() or {}).get("node")
     features = tuple(encoder.inputs())
     if read and not set(read).intersection(features):
@@ -233,7 +233,7 @@ def _check_names(backbone, encoder) -> None:
 
 
 def is_graphs(data: Any) -> bool:
-    """Return whether data is graphs, which tasks batch themselves."""
+    """Return whether data are graphs, which tasks batch themselves."""
     if isinstance(data, Graph | Loader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
@@ -242,7 +242,7 @@ def is_graphs(data: Any) -> bool:
 
 
 def _read_generator(name: str, data: Iterator) -> Any:
-    """Return the items of a generator in a list, or an iterator of other data."""
+    """Return graphs or raw items of a generator as a list, other data unchanged."""
     first = next(data, _NOTHING)
     if first is _NOTHING:
         return []
@@ -255,20 +255,20 @@ def _read_generator(name: str, data: Iterator) -> Any:
             first,
             "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
         )
-    # Keras tells generators from other data by their type.
+    # A generator expression, because Keras recognises generators by type.
     return (batch for batch in itertools.chain([first], data))
 
 
 def _check_arrays(name: str, data: Any) -> None:
-    """Refuse what is neither graphs nor data of Keras."""
+    """Raise a ValueError for data that are neither graphs nor for Keras."""
     expected = "graphs, raw data that an encoder converts, or data that Keras takes"
     advice = "See keras_bandgnn.Graph and keras_bandgnn.preprocessing.SmilesEncoder."
-    # What models read is a dict of arrays.
+    # Models read a dict of arrays.
     no_batch = f"Arrays alone are no batch of graphs. {advice}"
     if isinstance(data, list | tuple | Mapping):
         leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
         if isinstance(data, tuple) and data and is_graphs(data[0]):
-            # The pair (graphs, labels), as of arrays.
+            # A pair (graphs, labels), as one may pass arrays.
             advice = f"Pass them one by one: {name}=graphs, y=labels."
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             if isinstance(data, Mapping) and accepting(data) is not None:
@@ -284,12 +284,12 @@ def _check_arrays(name: str, data: Any) -> None:
 
 
 def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
-    """Raise a ValueError for graphs, or class weights, where Keras takes a batch.
+    """Raise a ValueError for graphs, or class weights, if Keras expects a batch.
 
     Args:
-        x: What the method was given.
-        method: Its name; empty for the model itself, which is called.
-        class_weight: Its argument of that name.
+        x: First argument of the method.
+        method: Name of the method; empty for a call of the model.
+        class_weight: The argument `class_weight`.
     """
     if is_graphs(x):
         call = f"task.{method}(x)" if method else "model(x)"

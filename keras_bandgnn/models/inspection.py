@@ -1,4 +1,4 @@
-"""States of nodes and graphs, and attention weights, of the backbone of a task."""
+"""Backbone states of nodes and graphs, and attention weights."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,9 +15,7 @@ from keras_bandgnn.preprocessing.loading.node_order import (
     scatter_to_caller_order,
 )
 
-# Vectors of nodes and graphs from the backbone of a task, for `Task.embed`.
-
-
+# Reductions over the nodes of a graph, for `Task.embed`.
 _REDUCED = {
     "mean": lambda rows: rows.sum(axis=0) / max(len(rows), 1),
     "sum": lambda rows: rows.sum(axis=0),
@@ -31,7 +29,7 @@ def layer_states(backbone, batch, layer: int, tokens: bool = False):
     Args:
         backbone: The backbone.
         batch: A batch.
-        layer: Number of the layer, from 0; the backbone's depth for its output.
+        layer: Index of the layer, from 0; the backbone's depth for its output.
         tokens: Whether to return the tokens instead.
     """
     if tokens:
@@ -118,7 +116,7 @@ class AttentionWeights(NamedTuple):
     weights: np.ndarray
 
 
-class SeenGraph(NamedTuple):
+class BatchGraph(NamedTuple):
     """One graph of a batch, as the backbone processes it.
 
     Args:
@@ -158,19 +156,19 @@ def attention_weights(task, graphs) -> list:
         terms = keras.tree.map_structure(
             keras.ops.convert_to_numpy, model.predict_on_batch(batch)
         )
-        for index, seen, cut in _graphs_of(batch):
+        for index, graph, cut in _graphs_of(batch):
             rows, count = places[index]
-            # The token is a node after the last one.
+            # The token is numbered after the last node.
             rows = np.append(rows, count)
             out[index] = [
-                _weights(task.backbone.attention_pairs(number, cut(layer), seen), rows)
+                _weights(task.backbone.attention_pairs(number, cut(layer), graph), rows)
                 for number, layer in enumerate(terms)
             ]
     return inputs.spread(out)
 
 
 def _graphs_of(batch) -> Iterator[tuple]:
-    """Yield position and `SeenGraph` of each graph, and a function slicing terms."""
+    """Yield the position and `BatchGraph` of each graph, and a slicer of terms."""
     for index, group, slot, nodes, edges in graph_rows(batch):
         place = {
             "edge_bias": (group, edges),
@@ -185,13 +183,13 @@ def _graphs_of(batch) -> Iterator[tuple]:
 
         features = {k: v[group, edges] for k, v in batch["edge"].items()}
         first = nodes.start
-        seen = SeenGraph(
+        graph = BatchGraph(
             nodes.stop - first,
             features["sender"] - first,
             features["receiver"] - first,
             features,
         )
-        yield index, seen, cut
+        yield index, graph, cut
 
 
 def _weights(pairs, rows: np.ndarray) -> AttentionWeights:

@@ -1,4 +1,4 @@
-"""Labels and weights of items: columns of tables, and rows of those converted."""
+"""Labels and weights of items: columns of tables, and rows of converted items."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,13 +18,13 @@ def rows_of(
     graphs: FlatGraphs,
     level: str,
 ) -> Any:
-    """Return the labels or weights of those of `count` items that were converted.
+    """Return the labels or weights of the converted items among `count` items.
 
     Args:
         name: Name of the argument, for errors.
-        values: Labels or weights of all items. Of nodes and edges also one array,
-            for those of the converted items.
-        positions: The items that were converted.
+        values: Labels or weights of all items. For nodes and edges also one array for
+            the converted items.
+        positions: Indices of the converted items.
         count: Number of items.
         graphs: The graphs of the converted items.
         level: `"node"` or `"edge"` where each item has several labels.
@@ -63,12 +63,12 @@ def rows_of(
 
 
 def _check_rows(name: str, rows: Any, numbers: np.ndarray | None = None) -> None:
-    """Raise a ValueError for numbers that are infinite, under their own number."""
+    """Raise a ValueError for infinite numbers, with the index of their item."""
     values = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
     try:
         array = np.asarray(as_numpy(values), np.float64)
     except (TypeError, ValueError):
-        return  # Names of classes; what is wrong is refused where values are used.
+        return  # Names of classes are checked later.
     wrong = np.isinf(array)
     if not wrong.any():
         return
@@ -92,12 +92,12 @@ def check_size(name: str, row: Any, count: int, level: str, number: int) -> None
 
 
 def check_index(name: str, x: Any, values: Any) -> None:
-    """Raise a ValueError for a pandas index that has the rows of `x` in another order.
+    """Raise a ValueError if the pandas index of `x` is in another order.
 
     Labels belong to items by position, as in Keras.
 
     Args:
-        name: The argument that `values` are.
+        name: Name of the argument `values`.
         x: Data; only a data frame or a series has an index.
         values: Labels or weights.
     """
@@ -115,9 +115,9 @@ def check_index(name: str, x: Any, values: Any) -> None:
 
 
 def columns_of(x: Any, y: Any) -> Any:
-    """Return the columns that `y` names of a data frame; other labels as they are.
+    """Return the columns of a data frame that `y` names; other labels unchanged.
 
-    Of dicts it returns the values under the name `y`.
+    For a list of dicts, return their values with the key `y`.
     """
     dicts = isinstance(x, list | tuple) and x and isinstance(x[0], Mapping)
     if dicts and isinstance(y, str):

@@ -1,4 +1,4 @@
-"""Checks of the labels of a task, with the line to write instead."""
+"""Checks of the labels of a task."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from keras_bandgnn.models.labels import NumberLabels
 
 
 def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
-    """Raise a ValueError if labels belong to something else.
+    """Raise a ValueError if labels belong to another level.
 
     Args:
         part: Graphs with labels.
@@ -31,7 +31,7 @@ def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
 
 
 def check_classes(part: FlatGraphs, num_classes: int) -> int:
-    """Raise a ValueError if a label is no class; returns how many are there.
+    """Raise a ValueError if a label is not a class; return the number of known labels.
 
     Args:
         part: Graphs with labels. -1 and NaN are missing.
@@ -62,9 +62,9 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
 
 
 def refuse_signs(label: np.ndarray, num_classes: int) -> None:
-    """Raise a ValueError for labels of two classes that are -1 and 1, and nothing else.
+    """Raise a ValueError if the labels of two classes are -1 and 1.
 
-    They are one class and unknown labels here, from which nothing could be learnt.
+    Here -1 means an unknown label, so that only one class would remain.
 
     Args:
         label: Labels to train on.
@@ -80,7 +80,7 @@ def refuse_signs(label: np.ndarray, num_classes: int) -> None:
 
 
 def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
-    """Raise a ValueError if a label is not 0 or 1; returns how many are there.
+    """Raise a ValueError if a label is not 0 or 1; return the number of known labels.
 
     Args:
         part: Graphs with labels. NaN is missing.
@@ -109,13 +109,13 @@ def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
 def distinct_names(
     argument: str, names: Iterable[str] | None, count: int, counted: str
 ) -> tuple[str, ...] | None:
-    """Return the names of classes or targets, or None where they have none.
+    """Return the names of classes or targets, or None.
 
     Args:
-        argument: The argument that has the names.
-        names: The names, distinct and as many as there are classes or targets.
-        count: How many there are.
-        counted: The argument that says so.
+        argument: Name of the argument with the names.
+        names: The names, distinct and one for each class or target.
+        count: Number of classes or targets.
+        counted: Name of the argument with this number.
     """
     if names is None:
         return None
@@ -129,12 +129,12 @@ def distinct_names(
 
 
 def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
-    """Raise a ValueError if nothing has a label.
+    """Raise a ValueError if there are no labels.
 
     Args:
         count: The number of labels.
-        what: What has them, such as "graph".
-        unknown: Labels that are not known.
+        what: Level of the labels, such as "graph".
+        unknown: Values of missing labels.
     """
     if not count:
         raise ValueError(
@@ -177,7 +177,7 @@ def check_labelled(task, loader, name: str) -> None:
     Args:
         task: The task.
         loader: Its loader.
-        name: The argument that the graphs are.
+        name: Name of the argument with the graphs.
     """
     if not task.compiled:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Labels, weights and a validation split of graphs, from what `fit` gets beside `x`."""
+"""Add labels, weights and a validation split to graphs, from arguments of `fit`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ def labelled(
     split: float | None = None,
     adapt: bool = False,
 ) -> tuple:
-    """Return graphs with labels and weights, and those to validate on or None.
+    """Return graphs with labels and weights, and validation graphs or None.
 
     Args:
         task: The task.
@@ -65,9 +65,14 @@ def labelled(
     graphs, order = graphs_for_labels(name, inputs.data)
     items, positions = inputs.items, inputs.positions
     if positions is not None:
-        converted = positions, len(items), graphs, task.output_level
-        y = rows_of("y", y, *converted)
-        sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, *converted)
+        options = {
+            "positions": positions,
+            "count": len(items),
+            "graphs": graphs,
+            "level": task.output_level,
+        }
+        y = rows_of("y", y, **options)
+        sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, **options)
     names = getattr(task, "class_names", None)
     if y is not None:
         level = "graph" if task.output_level == "candidate" else task.output_level
@@ -85,7 +90,7 @@ def labelled(
                 for i in positions
             ]
         if task.preprocessor is not None:
-            # As the model sees them; they are not transformed again.
+            # Also for the comparison; loaders do not transform them again.
             graphs = task.preprocessor.transform(graphs)
         groups = same_to_model(task, graphs, encoder, groups)
         graphs, valid = split_off(graphs, split, groups)
@@ -96,13 +101,13 @@ def labelled(
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
-    """Return numbers of any form as an array; NaN, a missing label, is allowed."""
+    """Convert numbers of any form to an array, with NaN for missing labels."""
     refuse_masked(name, values)
     array = as_numpy(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         array = np.asarray(values)
         if array.dtype.kind == "O":
-            # Columns with None for what is missing.
+            # Columns with None for missing values.
             missing = np.array([v is None for v in array.ravel()]).reshape(array.shape)
             try:
                 array = np.where(missing, np.nan, array).astype(np.float64)
@@ -129,7 +134,7 @@ def _number_advice(values: Any) -> str:
 def _per_row(
     name: str, graphs: FlatGraphs, values: Any, level: str, order: np.ndarray | None
 ) -> np.ndarray:
-    """Return values of nodes or edges as one array, from one per graph or a flat one.
+    """Return values of nodes or edges as one array, from a list or a flat array.
 
     Args:
         name: Name of the argument, for errors.
@@ -186,7 +191,7 @@ def _replaced(graphs: FlatGraphs, changes: Mapping[str, np.ndarray]) -> FlatGrap
 
 
 def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
-    """Return labels that are names of classes as numbers; other labels as they are.
+    """Convert labels that are names of classes to numbers; return others unchanged.
 
     Args:
         y: Labels, or a list of arrays of them.
@@ -223,7 +228,7 @@ def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
 def with_labels(
     graphs: FlatGraphs, y: Any, level: str, order: np.ndarray | None = None
 ) -> FlatGraphs:
-    """Return graphs with the labels `y` instead of their own.
+    """Return graphs with their labels replaced by `y`.
 
     Args:
         graphs: n graphs.
@@ -263,7 +268,7 @@ def with_sample_weights(
     array = as_numpy(sample_weight)
     by_graph = isinstance(array, np.ndarray) and array.shape[:1] == (len(graphs),)
     if isinstance(sample_weight, list | tuple) and counts is not None:
-        # Arrays, one per graph, are no numbers per graph.
+        # A list of arrays has no numbers per graph.
         by_graph = by_graph and not any(np.ndim(entry) for entry in sample_weight)
     if counts is None or by_graph and int(counts.sum()) != len(graphs):
         weight = _per_graph(SAMPLE_WEIGHT, graphs, sample_weight)
@@ -286,7 +291,7 @@ def with_class_weights(
     num_classes: int | None,
     names: Sequence[str] | None = None,
 ) -> FlatGraphs:
-    """Return graphs whose weights are multiplied by those of their classes.
+    """Return graphs with their weights multiplied by class weights.
 
     Args:
         graphs: Graphs with labels.
@@ -345,7 +350,7 @@ def with_class_weights(
 
 
 def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | None]:
-    """Return graphs in one `FlatGraphs`, to which labels and weights can be added.
+    """Return graphs as one `FlatGraphs`, to add labels and weights to.
 
     Returns:
         The graphs, whose edges are sorted by receiver, and the place of each of their

@@ -1,4 +1,4 @@
-"""What the labels of a task are, and what losses and metrics of Keras read of them."""
+"""Kinds of labels of a task, and adapters for losses and metrics of Keras."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from keras import losses, metrics, ops
 from keras_bandgnn.training.roc_auc import ROCAUC
 from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
-# === What losses and metrics read, by their names in Keras ===
+# === Inputs of losses and metrics, by their names in Keras ===
 
 # Labels of 0 or 1 with a probability or logit.
 _YES_OR_NO = re.compile(
@@ -17,11 +17,11 @@ _YES_OR_NO = re.compile(
 )
 # Labels of 0 or 1 with a score.
 _HINGE = re.compile("^(Squared)?Hinge$")
-# A row per entry, with a column for each class.
+# One-hot labels, or probabilities, with a column for each class.
 _PER_CLASS = re.compile("^(TopK)?Categorical|^F1Score$|^FBetaScore$")
-# Classes by number, with such a row.
+# Labels that are indices of classes, with a column for each class.
 _BY_NUMBER = re.compile("^Sparse|^SelectionCrossentropy$")
-# Classes, or several rows or columns at once: nothing that single numbers have.
+# Classes, or several rows or columns at once: unsuitable for single numbers.
 _OF_CLASSES = re.compile(
     "Accuracy|Categorical|Circle|Correlation|Crossentropy|CTC|Dice|Divergence|F1|FBeta|"
     "Hinge|IoU|Similarity|Tversky|" + _YES_OR_NO.pattern
@@ -37,10 +37,9 @@ _GENERIC = (
 
 
 def keras_name(item) -> str | None:
-    """Return the name of the class of Keras that a loss or metric is of.
+    """Return the name of the Keras class of a loss or metric.
 
-    Custom classes are known by the one that they are derived from; None for those that
-    stand on their own.
+    For custom classes it is that of the Keras class that they extend, or None.
     """
     for cls in type(item).__mro__:
         name = cls.__name__
@@ -54,41 +53,41 @@ def keras_name(item) -> str | None:
 
 
 class Labels:
-    """Labels of one kind: their entries, and what may be computed of them."""
+    """Labels of one kind: their entries, and suitable losses and metrics."""
 
-    # Of messages: what the labels are, and lines that fit.
+    # For messages: a description of the labels, and suitable arguments.
     description: str
     loss_line: str
     metric_line: str
     crossentropy: str
-    # What short names of metrics stand for.
+    # Short names of metrics and their meanings.
     metric_names: dict[str, str]
-    # Targets per graph, node or edge that are entries of their own, and their names.
+    # Number of targets per graph, node or edge, each a separate entry, and their names.
     num_targets: int = 1
     names: tuple[str, ...] | None = None
-    # Classes that `class_weight` may name; None for labels that are no classes.
+    # Number of classes for `class_weight`; None for labels that are not classes.
     num_classes: int | None = None
 
     def entries(self, y, y_pred, weight):
-        """Labels [n, 1], outputs [n, C] and weights [n], 0 where a label is missing.
+        """Return labels [n, 1], outputs [n, C] and weights [n], 0 for missing labels.
 
         Args:
-            y: Labels as a batch has them; NaN, and of classes -1, where not known.
+            y: Labels of a batch; NaN, or -1 for classes, if missing.
             y_pred: Outputs of the task.
             weight: Weights of nodes or graphs, 0 for padding.
         """
         raise NotImplementedError
 
     def adapter(self, item, name: str | None) -> Callable | None:
-        """Return the function from (labels, outputs) of entries to inputs of Keras.
+        """Return the adapter from (labels, outputs) of entries to inputs of Keras.
 
         Args:
             item: A loss or metric.
-            name: Its `keras_name`. Custom ones, of which it is None, take entries as
-                they are.
+            name: Its `keras_name`; None for custom ones, which take entries
+                unchanged.
 
         Returns:
-            None for a loss or metric that does not fit the labels.
+            A function, or None if the loss or metric is unsuitable for the labels.
         """
         raise NotImplementedError
 
@@ -97,7 +96,7 @@ class ClassLabels(Labels):
     """One class per entry; outputs are logits of the classes.
 
     Args:
-        num_classes: C; None where it differs from entry to entry.
+        num_classes: C; None if it differs between entries.
     """
 
     crossentropy = "sparse_categorical_crossentropy"
@@ -118,9 +117,9 @@ class ClassLabels(Labels):
     def entries(self, y, y_pred, weight):
         """See `Labels`."""
         num_classes = ops.shape(y_pred)[-1]
-        # NaN and -1, of labels of either type.
+        # Labels may be floats or integers.
         y = ops.reshape(ops.cast(y, "float32"), (-1, 1))
-        # Not the opposite of y >= 0, which TensorFlow rewrites to y < 0.
+        # Not the negation of y >= 0, which TensorFlow rewrites to y < 0.
         missing = ops.logical_or(ops.isnan(y), y < 0)
         weight = ops.reshape(ops.cast(weight, y_pred.dtype), (-1,))
         weight = ops.where(missing[:, 0], 0.0, weight)
@@ -128,7 +127,7 @@ class ClassLabels(Labels):
         return y, ops.reshape(y_pred, (-1, num_classes)), weight
 
     def adapter(self, item, name: str | None) -> Callable | None:
-        """See `Labels`; what has a column for each class gets labels one-hot."""
+        """See `Labels`; losses with a column per class get one-hot labels."""
         if name is None:
             return _same
         config = item.get_config()
@@ -178,7 +177,7 @@ class TargetLabels(Labels):
         return single_numbers(y, y_pred, weight)
 
     def adapter(self, item, name: str | None) -> Callable | None:
-        """See `Labels`; metrics of probabilities get them."""
+        """See `Labels`; metrics of probabilities get probabilities."""
         if name is None or _HINGE.search(name):
             return _same
         config = item.get_config()
@@ -211,10 +210,10 @@ class NumberLabels(Labels):
         return single_numbers(y, y_pred, weight)
 
     def adapter(self, item, name: str | None) -> Callable | None:
-        """See `Labels`; all but what is about classes takes numbers."""
+        """See `Labels`; all losses and metrics are suitable except those of classes."""
         if name is None:
             return _same
-        # With regressors it counts entries, and padding among them.
+        # With num_regressors the metric counts entries, including padding.
         alone = self.num_targets == 1 and not item.get_config().get("num_regressors")
         fits = alone if name == "R2Score" else not _OF_CLASSES.search(name)
         return _same if fits else None
@@ -223,13 +222,13 @@ class NumberLabels(Labels):
 def single_numbers(y, y_pred, weight):
     """Return labels and outputs [G, B, D] as entries [G B D, 1], with weights [G B D].
 
-    Along axis 0 Keras weights each entry by itself, also where some targets of a graph
+    Along axis 0 Keras weights each entry separately, also if some targets of a graph
     are missing.
     """
     y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
     missing = ops.isnan(y)
     weight = ops.expand_dims(ops.cast(weight, y_pred.dtype), -1)
-    # 0 * NaN is NaN: a missing label must not reach the arithmetic at all.
+    # 0 * NaN is NaN, so missing labels are replaced before any arithmetic.
     y, weight = ops.where(missing, 0.0, y), ops.where(missing, 0.0, weight)
     columns = (-1, 1)
     return (
@@ -240,19 +239,19 @@ def single_numbers(y, y_pred, weight):
 
 
 def _pools(config: dict) -> bool:
-    """Return whether a metric of yes or no looks at all entries alike."""
+    """Return whether a binary metric treats all entries alike."""
     names = ("class_id", "label_weights", "multi_label", "top_k")
     return all(config.get(n) in (None, False) for n in names)
 
 
 def _reads_logits(item, config: dict) -> bool:
-    """Return whether a metric of yes or no was made for logits, as Keras documents."""
+    """Return whether a binary metric is configured for logits, as Keras documents."""
     if isinstance(item, losses.Loss | ROCAUC) or config.get("from_logits"):
         return True
     thresholds = [config.get("threshold"), config.get("thresholds")]
     values = [v for v in keras.tree.flatten(thresholds) if v is not None]
     outside = any(not 0 <= v <= 1 for v in values)
-    # Of probabilities all would be positive.
+    # For probabilities a threshold of 0 would make all entries positive.
     return outside or bool(values) and all(v == 0 for v in values)
 
 
@@ -269,10 +268,10 @@ def _sigmoid(y_true, y_pred):
 
 
 def _difference(y_true, y_pred):
-    """Of two classes the logit of the second."""
+    """Return the logit of the second of two classes."""
     return y_true, y_pred[:, 1:] - y_pred[:, :1]
 
 
 def _second(y_true, y_pred):
-    """Of two classes the probability of the second."""
+    """Return the probability of the second of two classes."""
     return y_true, ops.softmax(y_pred)[:, 1:]

@@ -1,4 +1,4 @@
-"""`LastLayerLaplace`: the uncertainty of one trained regressor, by its last layer."""
+"""`LastLayerLaplace`: the uncertainty of a trained regressor from its last layer."""
 
 import functools
 import hashlib
@@ -38,11 +38,11 @@ def features_outputs_sizes(task: GraphRegressor, batch):
     return ops.concatenate([features, outputs, sizes], axis=-1)
 
 
-class Evidence(NamedTuple):
-    """A Bayesian linear regression with the most likely prior and noise.
+class LinearPosterior(NamedTuple):
+    """The posterior of a linear regression under the most likely prior and noise.
 
     Args:
-        covariance: Of the weights, float64 [P, P].
+        covariance: Covariance of the weights, float64 [P, P].
         noise: Standard deviation of the labels around the outputs.
     """
 
@@ -52,19 +52,19 @@ class Evidence(NamedTuple):
 
 def maximise_evidence(
     features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, steps: int = 200
-) -> Evidence:
-    """Return the posterior of linear weights, with the prior and noise by evidence.
+) -> LinearPosterior:
+    """Return the posterior of linear weights under the most likely prior and noise.
 
         alpha = gamma / |w|^2,   beta = (n - gamma) / |r|^2,
         gamma = sum over i of beta l_i / (alpha + beta l_i)
 
-    with l_i the eigenvalues of features^T features, repeated until they stay.
+    with l_i the eigenvalues of features^T features, repeated until convergence.
 
     Args:
         features: float64 [n, P].
         residuals: r, labels minus outputs, float64 [n].
         weights: w, the weights that were trained, float64 [P].
-        steps: Most repetitions.
+        steps: Maximum number of repetitions.
 
     Reference:
         MacKay, "Bayesian Interpolation", Neural Computation 1992, Eqs. 4.8 and 4.9.
@@ -72,20 +72,20 @@ def maximise_evidence(
     values, vectors = np.linalg.eigh(features.T @ features)
     values = np.maximum(values, 0.0)
     count = len(residuals)
-    # Weights and labels are on a scale near 1: what is less is 0 in float32.
+    # Weights and labels have a scale near 1: smaller values are 0 in float32.
     squares = max(float(residuals @ residuals), count * 1e-14)
     norm = max(float(weights @ weights), len(weights) * 1e-14)
     alpha, beta = len(weights) / norm, count / squares
     for _ in range(steps):
         gamma = float(np.sum(beta * values / (alpha + beta * values)))
-        # At least one label stays for the noise where there are as many weights.
+        # At least one label determines the noise, also if there are as many weights.
         new = max(gamma, 1e-12) / norm, max(count - gamma, 1.0) / squares
         settled = np.allclose(new, (alpha, beta), rtol=1e-9)
         alpha, beta = new
         if settled:
             break
     covariance = (vectors / (alpha + beta * values)) @ vectors.T
-    return Evidence(covariance, float(1 / np.sqrt(beta)))
+    return LinearPosterior(covariance, float(1 / np.sqrt(beta)))
 
 
 class LastLayerLaplace:
@@ -99,7 +99,7 @@ class LastLayerLaplace:
         std^2 = f^T S f + 1 / beta
 
     alpha and beta maximise the evidence of the training labels. The first term is large
-    where f points in directions that no training graph had; the second is the noise.
+    if f points in directions that no training graph had; the second is the noise.
     Nothing is trained: `fit` takes one pass over the training graphs, and a prediction
     takes as long as that of the regressor. The noise is that of the training graphs,
     which a network often fits too well: `calibrate` with others sets a factor.
@@ -145,11 +145,11 @@ class LastLayerLaplace:
         # === State ===
         self.task = task
         self.covariance: np.ndarray | None = None
-        """Of the weights of each target, float64 [D, P, P]; None before `fit`."""
+        """Covariance of the weights, float64 [D, P, P]; None before `fit`."""
         self.noise_std: np.ndarray | None = None
-        """Of the normalised labels around the outputs, per graph or per node, [D]."""
+        """Standard deviation of normalised labels, per graph or per node, [D]."""
         self.factor = np.ones(task.num_targets)
-        """That of `calibrate`, float64 [D]."""
+        """Factor of `calibrate`, float64 [D]."""
         self._digest = b""
 
     def fit(self, graphs, y=None) -> "LastLayerLaplace":
@@ -219,8 +219,8 @@ class LastLayerLaplace:
 
         Args:
             x: Graphs, or raw data, in any form that `Task.predict` takes.
-            noise: Whether the standard deviation is that of a label, which the noise is
-                part of; otherwise of what the output would be without noise.
+            noise: Whether the standard deviation is that of a label, including noise;
+                otherwise it is that of the output without noise.
 
         Returns:
             Two lists, float32 [D] for each graph, in the units of the labels; None for
@@ -232,7 +232,7 @@ class LastLayerLaplace:
         boolean("noise", noise)
         self._check_fitted()
         features = self._program().predict(x)
-        # Items that are skipped have none.
+        # Skipped items have no features.
         places = [place for place, row in enumerate(features) if row is not None]
         mean: list = [None] * len(features)
         std: list = [None] * len(features)
@@ -246,7 +246,7 @@ class LastLayerLaplace:
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
-        """Write the task and its posterior to a folder, whole or not at all.
+        """Write the task and its posterior to a folder, atomically.
 
         It has `laplace.npz` and the folder `task`, a preset that `Task.from_preset`
         reads.
@@ -339,7 +339,7 @@ class LastLayerLaplace:
 
     def _program(self) -> TaskProgram:
         """Return the program of `features_outputs_sizes`."""
-        # Labels of forces, which some tasks train on, have no part in it.
+        # The posterior does not use labels of forces.
         check = functools.partial(RegressionTask.check_labels, self.task)
         return compiled(self.task, features_outputs_sizes, check_labels=check)
 
@@ -359,11 +359,14 @@ class LastLayerLaplace:
         return np.asarray(ops.convert_to_numpy(normalizer.std), np.float64)
 
     def _rows(self, values: np.ndarray) -> "Rows":
-        """Return the parts of the outputs of the model."""
+        """Split the outputs of the program."""
         values = np.asarray(values, np.float64)
         targets = self.task.num_targets
-        parts = values[:, : -targets - 1], values[:, -targets - 1 : -1], values[:, -1]
-        return Rows(*parts)
+        return Rows(
+            features=values[:, : -targets - 1],
+            outputs=values[:, -targets - 1 : -1],
+            sizes=values[:, -1],
+        )
 
     def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
@@ -383,7 +386,7 @@ class LastLayerLaplace:
         return self._rows(np.stack(outputs)), labels
 
     def _noise_sizes(self, rows: "Rows") -> np.ndarray:
-        """Return by how much the noise of each graph is larger, [n]."""
+        """Return the factor of the noise of each graph, [n]."""
         sizes = np.maximum(rows.sizes, 1.0)
         return sizes if self.noise == "atom" else np.ones_like(sizes)
 
@@ -407,7 +410,7 @@ class LastLayerLaplace:
             )
 
     def _weights_digest(self) -> bytes:
-        """Return a hash of all weights, which the posterior belongs to."""
+        """Return a hash of all weights, to detect changes after `fit`."""
         digest = hashlib.blake2b()
         for variable in self.task.trainable_variables:
             digest.update(np.ascontiguousarray(ops.convert_to_numpy(variable)))
@@ -427,7 +430,7 @@ class LastLayerLaplace:
 
 
 class Rows(NamedTuple):
-    """What `features_outputs_sizes` returns for n graphs.
+    """The results of `features_outputs_sizes` for n graphs.
 
     Args:
         features: float64 [n, P].

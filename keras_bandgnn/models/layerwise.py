@@ -3,14 +3,13 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from keras import ops
 
 from keras_bandgnn.assembly.padded_rows import picked_rows
 from keras_bandgnn.checks import as_path, optional, positive_int
-from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.layers.batch_layer import hop_batch
 from keras_bandgnn.models.task_program import compiled
@@ -28,16 +27,10 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key
 from keras_bandgnn.progress import progress_bar
 
 
-class Parts(NamedTuple):
-    """What `caller_rows` reads of a loader."""
-
-    parts: list[FlatGraphs]
-
-
 def predict_by_layer(
     task, graphs, block_size: int = 8192, folder=None, verbose="auto"
 ) -> list[np.ndarray]:
-    """Return what `task.predict` returns, one layer of all nodes after the other.
+    """Return the predictions of a task, computed one layer of all nodes at a time.
 
     See `MaskedTask.predict_by_layer`.
     """
@@ -80,25 +73,27 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
         backbone.check(part)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             scratch = None if folder is None else scratch
-            done = _Pass(task, part, block_size, scratch, verbose != 0)
-            rows = done.outputs(read_out)
+            inference = _LayerwiseInference(
+                task, part, block_size, scratch, verbose != 0
+            )
+            rows = inference.outputs(read_out)
         starts = part.node_ptr
         out += [rows[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-    places = caller_rows(graphs, Parts(parts), "node")
+    places = caller_rows(graphs, SimpleNamespace(parts=parts), "node")
     return [
         scatter_to_caller_order(rows, *place)
         for rows, place in zip(out, places, strict=True)
     ]
 
 
-class _Pass:
-    """One pass over a graph.
+class _LayerwiseInference:
+    """Inference on a graph, one layer of all nodes at a time.
 
     Args:
         task: The task.
         flat: The graph, or several.
         block_size: Nodes whose states are computed together.
-        folder: Where states are stored; None for memory.
+        folder: Folder to store states in; None for memory.
         progress: Whether to show a progress bar.
     """
 
@@ -118,7 +113,7 @@ class _Pass:
         )
 
     def outputs(self, read_out) -> np.ndarray:
-        """Return what `read_out` makes of the states of all layers, [N, ...]."""
+        """Apply `read_out` to the states of all layers, [N, ...]."""
         layers = range(self.backbone.num_layers)
         blocks = -(-self.graph.num_nodes // self.block_size)
         total = blocks * (len(layers) + 2)
@@ -128,13 +123,13 @@ class _Pass:
             layer_states, edges = [states], None
             for number in layers:
                 states, edges = self._layer(number, states, edges)
-                # Only jumping knowledge reads earlier ones again.
+                # Only jumping knowledge reads the states of earlier layers.
                 layer_states = layer_states if self.backbone.jumping_knowledge else []
                 layer_states.append(states)
             return self._read_out(layer_states, read_out)
 
     def _array(self, name: str, rows: int, like: np.ndarray, store=True) -> np.ndarray:
-        """Return a new array [rows, ...] with the entries of [1, n, ...]."""
+        """Return an empty array [rows, ...] for entries like those of [1, n, ...]."""
         shape = (rows, *like.shape[2:])
         if self.folder is None or not store:
             return np.empty(shape, like.dtype)
@@ -164,7 +159,7 @@ class _Pass:
         return out
 
     def _layer(self, number: int, states, edges) -> tuple:
-        """Return the states of all nodes, and of edges, after a layer."""
+        """Return the states of all nodes and edges after a layer."""
         step = compiled(self.task, _run_layer, number)
         updates = self.backbone.updates_edge_states and self.backbone.edge_encoder
         out = new_edges = None
@@ -202,7 +197,7 @@ class _Pass:
                 _padded(states, rows, self.block_size) for states in layer_states
             ]
             mask = np.arange(self.block_size)[None] < len(rows)
-            # A task may add what it knows of a graph to its nodes.
+            # A task may read the sizes of graphs.
             counts = np.array([[len(rows), 0]], np.int32)
             x = {
                 "node": {"mask": mask, "graph_id": np.zeros(mask.shape, np.int32)},
@@ -217,7 +212,7 @@ class _Pass:
 
 
 def _padded(values: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Return rows of a column, [1, count, ...]."""
+    """Return rows of a column, padded to [1, count, ...]."""
     return picked_rows([rows], count).column([values])[None]
 
 
@@ -253,6 +248,6 @@ def _states(task, batch) -> dict:
 
 def _head(task, batch) -> dict:
     states = _states(task, batch)["outputs"]
-    # The task then takes these for the backbone's.
+    # The task uses these states in place of the backbone's output.
     inputs = {part: batch[part] for part in ("node", "graph")}
     return {"outputs": task({**inputs, "explained": {"states": states}})}

@@ -33,7 +33,7 @@ _ADVICE = (
 
 
 def one_graph(inputs: Inputs) -> Graph:
-    """Return the graph of inputs, alone in a list, a `FlatGraphs` or a store."""
+    """Return the graph of inputs, or raise a ValueError unless there is exactly one."""
     graphs = inputs.data
     if inputs.kind == GRAPHS and len(graphs) == 1 and isinstance(graphs[0], Graph):
         return graphs[0]
@@ -49,14 +49,14 @@ def one_graph(inputs: Inputs) -> Graph:
 
 
 class GraphPairs:
-    """Pairs of one graph, as a `LinkPredictor` compares and checks them.
+    """Pairs of one graph, with the checks of a `LinkPredictor`.
 
     Args:
         graph: The graph that carries the messages.
-        num_relations: R, types of pairs; None if all are alike.
-        undirected: Whether links leak, rather than triples alone; see
+        num_relations: R, number of types of pairs; None without types.
+        undirected: Whether a pair and its reverse are one fact; see
             `LinkPredictor.fit`.
-        preprocessor: That of the task, or None. Its layers may add edges.
+        preprocessor: The preprocessor of the task, whose layers may add edges; or None.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class GraphPairs:
         self.edges = self._plain(NodePairs.of_edges(graph))
 
     def _plain(self, pairs: NodePairs) -> NodePairs:
-        """Return pairs without types if all are alike."""
+        """Remove the types of pairs if the task has none."""
         return without_types(pairs) if self.num_relations is None else pairs
 
     def read(self, name: str, pairs) -> NodePairs:
-        """Return the pairs of an argument, which must be of the graph's nodes."""
+        """Convert an argument to pairs of the graph's nodes."""
         count = self.graph.num_nodes
         return self._plain(as_pairs(name, pairs, count, self.num_relations))
 
     def read_or_edges(self, pairs) -> NodePairs:
-        """Return the pairs of an argument `pairs`; those of the edges for None."""
+        """Convert the argument `pairs`; None stands for the edges."""
         if pairs is None:
             pairs = split_links(self.graph, 0.0, 0.0).train_pairs
         return self.read("pairs", pairs)
 
     def read_known(self, known_pairs) -> NodePairs:
-        """Return known pairs, which may have the types of messages, such as reverses.
+        """Convert known pairs, which may have types of messages, such as reverses.
 
         Args:
             known_pairs: The argument `known`.
@@ -98,7 +98,7 @@ class GraphPairs:
         return as_pairs("known", known_pairs, self.graph.num_nodes, types)
 
     def true(self, pairs: NodePairs, known_pairs=None) -> NodePairs:
-        """Return all pairs that negatives avoid: these, the edges and known ones."""
+        """Return all true pairs, which negatives avoid: pairs, edges and known ones."""
         parts = [pairs, self.edges]
         if known_pairs is not None:
             parts.append(self.read_known(known_pairs))
@@ -106,7 +106,7 @@ class GraphPairs:
         return both_ways(true) if is_undirected(self.graph) else true
 
     def check_validation(self, train: NodePairs, valid: NodePairs) -> None:
-        """Raise a ValueError if edges or pairs to train on give others away.
+        """Raise a ValueError if validation pairs leak into edges or training pairs.
 
         Args:
             train: Pairs to train on.
@@ -126,14 +126,14 @@ class GraphPairs:
         self.check_messages("validation_pairs", valid)
 
     def check_messages(self, name: str, pairs: NodePairs) -> None:
-        """Raise a ValueError for pairs that are no edges, but messages as edges are.
+        """Raise a ValueError for pairs that are not edges, but leak into messages.
 
         Args:
             name: The argument, for errors.
             pairs: Pairs to evaluate on.
         """
         edges, count = self.edges, self.graph.num_nodes
-        # Those of a loader may have types.
+        # Pairs of a loader may have types.
         pairs = self._plain(pairs)
         if self.undirected:
             leaked = leaks(pairs, edges, count, undirected=True)
@@ -146,7 +146,7 @@ class GraphPairs:
             return
         seen = self._messages(self.graph)
         added = added_reverses(NodePairs.of_edges(self.graph), seen, count)
-        # Layers that read no edges, such as RadiusGraph, add the same ones without.
+        # Layers that do not read edges, such as RadiusGraph, add these edges anyway.
         others = with_edges(self.graph, ~leaks(edges, pairs, count, undirected=True))
         added &= ~leaks(seen, self._messages(others), count, undirected=False)
         names = ", ".join(type(layer).__name__ for layer in layers)
@@ -162,7 +162,7 @@ class GraphPairs:
 
     def _messages(self, graph: Graph) -> NodePairs:
         """Return the edges of a graph after the layers, between the caller's nodes."""
-        # A graph that was reordered before has its own numbers.
+        # Without `origin`, nodes of a reordered graph are numbered as in `graph`.
         flat = self.preprocessor.transform([graph.replace(origin=None)])
         row = np.arange(graph.num_nodes) if flat.origin is None else flat.origin
         return NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
@@ -189,7 +189,7 @@ def make_link_loader(
     seed: int = 0,
     sampler: Sampler | None = None,
 ) -> Loader:
-    """Return a `LinkLoader` whose batches suit the backbone of a task.
+    """Return a `LinkLoader` for the backbone of a task.
 
     Args:
         task: The `LinkPredictor`.
@@ -212,7 +212,7 @@ def make_link_loader(
         if not isinstance(sampler, NeighborSampler):
             refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
         batch_size = batch_size or min(sampler.batch_size, len(pairs))
-        # Every pair and every negative may have nodes of its own.
+        # All pairs and negatives may have distinct nodes.
         count = 2 * batch_size * (1 + negatives.per_positive)
         nodes = min(count, graph.num_nodes)
         sampler = NeighborSampler(**{**sampler.get_config(), "batch_size": nodes})
@@ -233,7 +233,7 @@ def make_link_loader(
 
 
 def refuse_options(call: str, owner: str, **options) -> None:
-    """Raise a ValueError that names the options of a graph that are not None."""
+    """Raise a ValueError if options that the loader determines are not None."""
     if names := [name for name, value in options.items() if value is not None]:
         names = ", ".join(names)
         raise ValueError(

@@ -28,7 +28,7 @@ from keras_bandgnn.training.roc_auc import ROCAUC
 
 OBJECTIVES = ("binary", "softmax")
 SIDES = ("receiver", "sender", "both")
-# Options that pairs do not have.
+# Options that do not apply to pairs.
 _LABELS = dict.fromkeys(
     ("validation_split", "y", "sample_weight", "class_weight"),
     "Pass pairs, and validation_pairs.",
@@ -138,7 +138,7 @@ class LinkPredictor(Task):
         return self.head(ops.cast(states, "float32"), batch)
 
     def compute_output_shape(self, input_shape):
-        """[G, Q]."""
+        """Return [G, Q]."""
         return tuple(input_shape["pair"]["sender"])
 
     # === Training ===
@@ -299,7 +299,7 @@ class LinkPredictor(Task):
         """Return loss, area under the ROC curve and average precision, all exact.
 
         Args:
-            x: The graph, whose edges carry messages; or what Keras takes.
+            x: The graph, whose edges carry messages; or data of Keras.
             pairs: Pairs that are true; by default those of `fit`.
             negatives: `NegativeSampler`, or pairs that are not true; by default one
                 uniform pair for each.
@@ -309,8 +309,8 @@ class LinkPredictor(Task):
             by_layer: As for `predict`.
             undirected: As for `fit`. Pairs that are edges of the graph themselves are
                 those of the training, and may be evaluated.
-            **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or what
-                Keras takes; without effect for a graph.
+            **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or data
+                of Keras; without effect for a graph.
 
         Returns:
             `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
@@ -444,7 +444,7 @@ class LinkPredictor(Task):
     # === Graphs and loaders ===
 
     def _links(self, graph: Graph, undirected: bool | None = None) -> GraphPairs:
-        """Return what reads and checks pairs of a graph."""
+        """Return the `GraphPairs` of a graph, which converts and checks pairs."""
         relations = self.head.num_relations
         if optional(boolean, "undirected", undirected) is None:
             undirected = relations is None

@@ -1,4 +1,4 @@
-"""Scores, measures and ranks of pairs, from the states of all nodes of a graph."""
+"""Scores, metrics and ranks of pairs, from the states of all nodes of a graph."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.progress import progress_bar
 
-# Numbers of a table of scores, or of the hidden layer behind it.
+# Maximum elements of a table of scores, or of its hidden layer.
 _CHUNK = 1 << 24
 
 
-# Pairs scored at a time.
+# Number of pairs that are scored at a time.
 CHUNK = 1 << 16
 
 
@@ -50,14 +50,14 @@ def node_states(task, graph: Graph, by_layer: bool = False) -> np.ndarray:
 def score_pairs(
     task, states: np.ndarray, pairs: NodePairs, size: int, end: str | None = None
 ) -> np.ndarray:
-    """Return the scores [q] of pairs; or [q, N], with each node at one end.
+    """Return the scores [q] of pairs, or [q, N] with every node at one end.
 
     Args:
         task: The `LinkPredictor`.
         states: float32 [1, N, H].
         pairs: At most `size` pairs.
-        size: What pairs are padded to, so that steps have one shape.
-        end: The end of pairs that all nodes take; None to score the pairs themselves.
+        size: Number to pad pairs to, so that steps have one shape.
+        end: The end of pairs to replace by all nodes; None to score the pairs.
     """
     missing = (0, size - len(pairs))
     columns = {"sender": pairs.senders, "receiver": pairs.receivers}
@@ -102,7 +102,7 @@ def scores(
 def measures(
     task, links: GraphPairs, pairs, negatives, known_pairs, seed: int, by_layer: bool
 ) -> dict[str, float]:
-    """Return loss and measures of the pairs of a graph; see `LinkPredictor.evaluate`.
+    """Return the loss and metrics of pairs; see `LinkPredictor.evaluate`.
 
     Args:
         task: The `LinkPredictor`.
@@ -141,7 +141,7 @@ def measures(
 
 
 def mean_loss(task, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Return the mean loss of scores of pairs that are true, and of others.
+    """Return the mean loss of the scores of positive and negative pairs.
 
     Args:
         task: The `LinkPredictor`.
@@ -166,7 +166,7 @@ def mean_loss(task, positive: np.ndarray, negative: np.ndarray) -> float:
 
 
 def _refuse_empty(name: str, pairs: NodePairs) -> None:
-    """Raise a ValueError for no pairs, over which no measure is defined."""
+    """Raise a ValueError if there are no pairs: metrics would be undefined."""
     if not len(pairs):
         raise ValueError(
             f"Expected `{name}` to have at least one pair. Received: 0. Pass pairs, "
@@ -191,7 +191,7 @@ def ranks(
         states: float32 [1, N, H].
         pairs: Pairs that are true.
         true_pairs: All true pairs, which are left out; or None.
-        ends: The ends of pairs that are asked for.
+        ends: The ends of pairs to rank.
         chunk: See `LinkPredictor.rank`.
         self_pairs: Whether a node is among its own answers.
         progress: Whether to show a progress bar, after two seconds.
@@ -236,7 +236,7 @@ def _ranks_of_end(
             table[others.of(asked.take(part))] = -np.inf
         if not self_pairs:
             table[rows, asked.senders[part]] = -np.inf
-        # The true node may be among the known ones.
+        # The true node itself may be among the known nodes.
         table[rows, asked.receivers[part]] = -np.inf
         above = (table > true[:, None]).sum(axis=1)
         ties = (table == true[:, None]).sum(axis=1)

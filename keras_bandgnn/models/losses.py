@@ -1,11 +1,11 @@
-"""Losses over the entries of a batch that are real, and their mean in the logs.
+"""Losses over the real entries of a batch, and their mean in the logs.
 
 Batches are padded and labels may be missing, so Keras' default reductions would count
 padding. Tasks flatten a batch once to entries: labels [n, 1], outputs [n, C] and
 weights [n].
 
 An entry has two weights. Its mask is 1 if it is real, not padding, and its label is
-known: not NaN, of classes not -1, and not left out by the `mask` of a task. Losses
+known: not NaN, not class -1, and not excluded by the `mask` of a task. Losses
 divide by it, and `metrics` count by it, as in Keras regardless of `sample_weight`. The
 mask times `sample_weight` weighs losses and `weighted_metrics`.
 """
@@ -22,10 +22,10 @@ from keras_bandgnn.models.labels import Labels, keras_name
 
 
 def per_entry(values, y_pred, name: str, kind: str):
-    """Return the values [n] that a function returned for n entries, or a ValueError."""
+    """Return the values [n] of a function; raise a ValueError for other shapes."""
     values = ops.convert_to_tensor(values)
     shape, rows = tuple(values.shape), y_pred.shape[0]
-    # Sizes that a program does not know are None.
+    # Sizes are None if they are not static.
     fits = bool(shape) and shape[0] in (rows, None) or rows is None
     if not shape or not fits or any(size != 1 for size in shape[1:]):
         received = f"shape {shape}" if shape else "a single number"
@@ -40,17 +40,17 @@ def per_entry(values, y_pred, name: str, kind: str):
 
 
 def of_target(values, index: int, count: int):
-    """Return the entries of a target: entry n is of target n modulo their number."""
+    """Return the entries of a target; entry n belongs to target n modulo `count`."""
     if count == 1:
         return values
     return ops.reshape(values, (-1, count, *values.shape[1:]))[:, index]
 
 
 class _Part:
-    """A loss of Keras over entries, and its weight in the sum.
+    """A Keras loss over entries, and its weight in the sum.
 
     Args:
-        loss: Any `keras.losses.Loss`, of which `call` gives a value per entry.
+        loss: Any `keras.losses.Loss` whose `call` returns one value per entry.
         adapter: See `Labels.adapter`.
         factor: The weight.
     """
@@ -61,9 +61,9 @@ class _Part:
         self.factor = factor
 
     def term(self, y_true, y_pred, weight, mask) -> tuple:
-        """Return the weighted mean over entries, and the number that it divides by.
+        """Return the weighted mean over entries, and its divisor.
 
-        As for Keras, weights multiply the terms of the sum and not their number, unless
+        As in Keras, weights multiply the terms of the sum, not their number, unless
         the reduction is "mean_with_sample_weight".
         """
         dtype = self.loss.dtype
@@ -71,7 +71,7 @@ class _Part:
         y_true = ops.convert_to_tensor(y_true, dtype=dtype)
         y_pred = ops.convert_to_tensor(y_pred, dtype=dtype)
         real = weight != 0
-        # Neither values nor gradients of padding pass a `where`; 0 * NaN is NaN.
+        # `where` blocks values and gradients of padding; 0 * NaN would be NaN.
         y_pred = ops.where(ops.expand_dims(real, -1), y_pred, 0.0)
         values = self.loss.call(*self.adapter(y_true, y_pred))
         values = ops.where(real, per_entry(values, y_pred, self.loss.name, "loss"), 0.0)
@@ -85,7 +85,7 @@ class _Part:
 
 
 class EntryLoss:
-    """A loss over all entries, or one per target, of which the sum is trained on.
+    """A loss over all entries, or the sum of one loss per target.
 
     Args:
         identifier: One loss in any form that Keras takes, or one for each target.
@@ -122,13 +122,13 @@ class EntryLoss:
             )
 
     def __call__(self, y_true, y_pred, sample_weight):
-        """Return the loss, a weighted mean, of labels [n, 1], outputs and weights."""
+        """Return the weighted mean loss of labels [n, 1], outputs and weights."""
         terms = self.terms(y_true, y_pred, sample_weight, sample_weight)
         return sum(mean for mean, _ in terms)
 
     @property
     def is_sum(self) -> bool:
-        """Whether training is by the sum over the entries."""
+        """Return whether training minimises the sum over entries."""
         return self.parts[0].loss.reduction == "sum"
 
     def terms(self, y_true, y_pred, weight, mask) -> list:
@@ -138,8 +138,8 @@ class EntryLoss:
             y_true: Labels [n, 1].
             y_pred: Outputs [n, C].
             weight: [n], weights of the entries.
-            mask: [n], above 0 for real entries, whatever their weights: 1, or how
-                often a sampler draws them.
+            mask: [n], above 0 for real entries, also those with a weight of 0: 1, or
+                the factor of a sampler.
         """
         count = len(self.parts)
         return [
@@ -148,7 +148,7 @@ class EntryLoss:
         ]
 
     def expected(self, count, total) -> list:
-        """Return the numbers that the means of `terms` divide by, from expectations.
+        """Return the expected divisors of the means of `terms`.
 
         Args:
             count: [C], expected number of labels of each target.
@@ -165,13 +165,13 @@ class EntryLoss:
 
 
 def by_target(argument: str, value, labels: Labels, missing=None) -> list:
-    """Return an argument of `compile` for each target, or one for all of them.
+    """Return an argument of `compile` as a list, one for all targets or one each.
 
     Args:
         argument: Its name.
         value: One for all, a list, or a dict by name of the target.
         labels: The task's `Labels`.
-        missing: The value of targets that a dict leaves out; None if it must not.
+        missing: Value for targets that a dict omits; None to require all.
     """
     if not isinstance(value, list | tuple | dict) or "class_name" in value:
         return [value]
@@ -219,7 +219,7 @@ def _factor(weight) -> float:
 
 
 def refuse_class(kind: str, value) -> None:
-    """Raise a ValueError for a class in place of an object."""
+    """Raise a ValueError for a class instead of an instance."""
     if isinstance(value, type):
         raise ValueError(
             f"Expected a {kind}. Received: the class {value.__name__}. Write "
@@ -263,7 +263,7 @@ def _class_of_function(function) -> type | None:
 
 
 def resolve_loss(identifier, labels: Labels) -> tuple[keras.losses.Loss, Callable]:
-    """Return a loss of any form that Keras takes, and the adapter for its inputs."""
+    """Convert a loss of any form that Keras takes; return it with its adapter."""
     refuse_class("loss", identifier)
     by_name = isinstance(identifier, str)
     if by_name and identifier.lower() in ("crossentropy", "ce"):
@@ -282,7 +282,7 @@ def resolve_loss(identifier, labels: Labels) -> tuple[keras.losses.Loss, Callabl
         )
     cls = type(loss) if by_name else None
     if not isinstance(loss, keras.losses.Loss):
-        # A function of Keras is what its name is.
+        # A function of Keras stands for the class of the same name.
         cls = _class_of_function(loss)
         loss = FunctionLoss(loss) if cls is None else loss
     if cls is not None:
@@ -317,18 +317,18 @@ def _adapter(loss: keras.losses.Loss, labels: Labels) -> Callable:
 
 
 class LossTracker(keras.metrics.Metric):
-    """The loss that Keras prints: the mean over all entries since the last reset.
+    """The loss in the logs: the mean over all entries since the last reset.
 
-    A loss is a sum of parts, each the mean over entries of its own (graphs, or known
-    components of forces), and of what is added to it once per step (regularisation).
-    Keras' tracker gives all batches the same weight here, as axis 0 is that of
-    supergraphs; with this one the loss does not depend on the batches.
+    A loss is a sum of parts, each a mean over its own entries (graphs, or known
+    components of forces), and of terms that are added once per step (regularisation).
+    Keras' tracker would give all batches the same weight, because axis 0 is that of
+    supergraphs; this one is independent of the batching.
 
     Args:
-        parts: Number of parts with entries of their own.
-        factor: What makes a loss that is summed over the devices one that is averaged.
-        weights: For parts that are losses of targets with names their weights in the
-            loss, by name; those above 0 are logged without it, as `<target>_loss`.
+        parts: Number of parts with separate entries.
+        factor: Factor from a loss that is summed over devices to one that is averaged.
+        weights: Weights of the losses of named targets. Losses with a weight other
+            than 0 are logged without it, as `<target>_loss`.
     """
 
     def __init__(self, parts: int = 1, factor: int = 1, weights: dict | None = None):
@@ -339,20 +339,20 @@ class LossTracker(keras.metrics.Metric):
         self.count = self.add_variable((parts,), "zeros", name="count")
         self.added = self.add_variable((), "zeros", name="added")
         self.steps = self.add_variable((), "zeros", name="steps")
-        # Of the step at hand: the loss that `record` took in, and whether it did.
+        # The loss that `record` added in the current step, and whether it did.
         self.step_loss = self.add_variable((), "zeros", name="step_loss")
         self.recorded = self.add_variable((), "zeros", name="recorded")
 
     def record(self, parts: list, added, loss) -> None:
-        """Take in the loss of a step, from within `compute_loss`.
+        """Add the loss of a step; called by `compute_loss`.
 
         Args:
             parts: For each part the mean and the sum of the weights.
-            added: What is added once.
-            loss: What `compute_loss` returns.
+            added: Sum of the terms that are added once per step.
+            loss: The result of `compute_loss`.
         """
         if keras.backend.backend() == "jax" and not compat.in_stateless_scope():
-            # A step of one's own that differentiates this: `update_state` will do.
+            # A custom step differentiates `compute_loss`; `update_state` is enough.
             return
         means, weights = (
             ops.stop_gradient(ops.stack([ops.cast(v, self.dtype) for v in values]))
@@ -367,21 +367,21 @@ class LossTracker(keras.metrics.Metric):
         self.recorded.assign(1.0)
 
     def update_state(self, values, sample_weight=None):
-        """Take in the loss of a step; of a recorded one what others added to it."""
+        """Add the loss of a step; after `record` only what was added to it since."""
         del sample_weight
         values = ops.stop_gradient(ops.cast(values, self.dtype))
         step_loss = ops.convert_to_tensor(self.step_loss)
-        # Infinite losses have no difference.
+        # The difference of equal infinite losses is NaN.
         same = ops.equal(values, step_loss)
         more = ops.where(same, 0.0, values - step_loss)
         self.added.assign_add(self.factor * more)
         self.steps.assign_add(1.0 - ops.convert_to_tensor(self.recorded))
-        # Metrics of several processes are added up.
+        # Reset, because metrics of several processes are summed.
         self.step_loss.assign(0.0)
         self.recorded.assign(0.0)
 
     def result(self):
-        """Return the mean, or a dict of it and of those of targets with names."""
+        """Return the mean loss, or a dict that includes the losses of named targets."""
         count = ops.convert_to_tensor(self.count)
         means = ops.divide_no_nan(ops.convert_to_tensor(self.total), count)
         steps = ops.maximum(ops.convert_to_tensor(self.steps), 1.0)

@@ -1,4 +1,4 @@
-"""`MaskedTask`: a task with labels per node or per edge, of which masks choose some."""
+"""`MaskedTask`: a task with labels per node or edge, which masks select."""
 
 import logging
 
@@ -52,13 +52,13 @@ class MaskedTask(Task):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
-            x: Graphs or raw data, see `Task.fit`, or what Keras takes.
+            x: Graphs or raw data, see `Task.fit`, or data of Keras.
             y: Labels of the nodes (or edges): a list of one array per graph, or one
                 array; None if graphs hold them.
             *args: Passed on.
             mask: Feature of the nodes (or edges) that is true for those to train on;
                 all if None.
-            validation_data: Graphs, or what Keras takes; `x` if omitted and
+            validation_data: Graphs, or data of Keras; `x` if omitted and
                 `validation_mask` is given.
             validation_mask: Feature that is true for those to validate on. Masks of
                 different names may not share rows of `x`; edges that join the same two
@@ -71,7 +71,7 @@ class MaskedTask(Task):
         """
         inputs = read_inputs("x", x)
         if inputs.kind != BATCHES:
-            # Weights of classes follow, for the labels that the mask selects.
+            # `super().fit` adds class weights, for the labels in the mask.
             inputs, validation_data = self._training_inputs(
                 inputs, y, validation_data, kwargs, (SAMPLE_WEIGHT,)
             )
@@ -135,9 +135,9 @@ class MaskedTask(Task):
     ) -> list[np.ndarray]:
         """Predict for the nodes of large graphs, one layer of all nodes at a time.
 
-        The result is that of `predict`, with all neighbours, but a graph needs not fit
+        The result is that of `predict`, with all neighbours, but a graph need not fit
         into a step: a step computes one layer for a block of nodes, from the stored
-        states of those that send messages to them. Each state is computed once.
+        states of their senders. Each state is computed once.
 
         Args:
             x: A graph, graphs, or an opened store, whose features may be larger than
@@ -216,7 +216,7 @@ class MaskedTask(Task):
         inputs = read_graphs(self, argument, inputs, required=True)
         self.complete(inputs.data)
         parts = parts_of(self.preprocessor.transform(inputs.data))
-        # Only numbers and yes-or-no targets have no integer that stands for missing.
+        # Only classes have an integer for missing labels.
         missing = -1 if isinstance(self.labels, ClassLabels) else np.nan
         for part in parts:
             _check_sides(part, train, name, self.output_level)
@@ -228,11 +228,11 @@ class MaskedTask(Task):
 
 
 def _check_sides(part: FlatGraphs, train: str | None, valid: str, level: str) -> None:
-    """Raise a ValueError for rows on both sides of a split; warn of such links.
+    """Raise a ValueError for rows on both sides of a split; warn of shared links.
 
     Args:
         part: The graphs.
-        train: The mask to train on. None, and that to validate on, are no split.
+        train: The mask to train on; None, or the same as `valid`, without a split.
         valid: The mask to validate on.
         level: "node" or "edge".
     """
@@ -254,13 +254,13 @@ def _check_sides(part: FlatGraphs, train: str | None, valid: str, level: str) ->
 
 
 def _with_mask(part: FlatGraphs, name: str, level: str, missing) -> FlatGraphs:
-    """Return graphs whose labels outside a mask are missing.
+    """Return graphs without the labels outside a mask.
 
     Args:
         part: Graphs with labels.
         name: The feature that is the mask.
         level: "node" or "edge".
-        missing: What stands for a missing label.
+        missing: Value of missing labels.
     """
     if part.label is None or part.label_level != level:
         return part  # `check_labels` rejects it.

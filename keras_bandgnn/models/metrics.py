@@ -1,4 +1,4 @@
-"""Metrics over the entries of a batch that are real; see `losses` for entries."""
+"""Metrics over the real entries of a batch; see `losses` for entries."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -20,16 +20,16 @@ from keras_bandgnn.training.roc_auc import ROCAUC
 
 
 def only_real(y_true, y_pred, weight):
-    """Entries in which those without weight repeat one that has weight.
+    """Replace entries of weight 0 by an entry with a weight above 0.
 
-    0 * NaN is NaN: what a metric computes must be finite for padding, too.
+    0 * NaN is NaN: the values of a metric must be finite for padding, too.
     """
     real = weight != 0
     places = ops.arange(ops.shape(weight)[0], dtype="int32")
     first = places == ops.min(ops.where(real, places, ops.shape(weight)[0]))
 
     def filled(values):
-        # A sum, not a gather: of entries split over devices only a row travels.
+        # A sum, not a gather, so that devices exchange only one row.
         row = ops.where(ops.expand_dims(first, -1), values, ops.zeros_like(values))
         row = ops.sum(row, axis=0, keepdims=True)
         return ops.where(ops.expand_dims(real, -1), values, row)
@@ -38,13 +38,13 @@ def only_real(y_true, y_pred, weight):
 
 
 class EntryMetric(keras.metrics.Metric):
-    """A metric over the entries that are real and known, or weighted ones.
+    """A metric over known real entries, with or without weights.
 
     Args:
         metric: The metric.
         adapter: See `Labels.adapter`.
-        weighted: Whether weights weigh, or all entries of the mask count alike.
-        target: Name and index of the target whose entries it sees; None for all.
+        weighted: Whether to use weights; otherwise all entries of the mask count alike.
+        target: Name and index of a target; None for the entries of all.
         num_targets: Number of targets.
     """
 
@@ -66,7 +66,7 @@ class EntryMetric(keras.metrics.Metric):
         self.num_targets = num_targets
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Take in labels [n, 1], outputs [n, C], and mask and weights [n, 2]."""
+        """Add labels [n, 1] and outputs [n, C], with mask and weights [n, 2]."""
         if sample_weight is None:
             raise ValueError(
                 f"Expected weights for the metric {self.name!r}. Received: "
@@ -85,7 +85,7 @@ class EntryMetric(keras.metrics.Metric):
         self.metric.update_state(y_true, y_pred, sample_weight=weight)
 
     def reset_state(self):
-        """Forget all entries."""
+        """Discard all entries."""
         self.metric.reset_state()
 
     def result(self):
@@ -104,13 +104,13 @@ class FunctionMetric(keras.metrics.MeanMetricWrapper):
 
 
 def entry_metrics(identifiers, labels: Labels, weighted: bool) -> list[EntryMetric]:
-    """Return metrics of any form that Keras takes, over real entries.
+    """Convert metrics of any form that Keras takes to metrics over real entries.
 
     Args:
-        identifiers: A name, function or object, or lists and dicts of them. Of a dict
-            whose keys are names of targets each sees one target.
+        identifiers: A name, function or object, or lists and dicts of them. The keys of
+            a dict are names of targets.
         labels: The task's `Labels`.
-        weighted: Whether weights weigh.
+        weighted: Whether to use weights.
 
     Raises:
         ValueError: If a metric is incompatible with the labels.
@@ -156,7 +156,7 @@ def _with_targets(identifiers, labels: Labels) -> Iterator[tuple]:
 def _entry_metric(identifier, labels: Labels, weighted: bool, target) -> EntryMetric:
     count = labels.num_targets
     if target is not None and count > 1:
-        # What fits the labels of a single target fits.
+        # Each metric gets the labels of a single target.
         labels = type(labels)(1)
     if isinstance(identifier, EntryMetric):
         identifier = identifier.metric
@@ -191,7 +191,7 @@ def _described(metric, name: str) -> str:
 
 
 def _resolved(identifier, labels: Labels) -> keras.metrics.Metric:
-    """Return a metric with the name that it has in the logs."""
+    """Convert an identifier to a metric with its name in the logs."""
     if isinstance(identifier, keras.metrics.Metric):
         return identifier
     if isinstance(identifier, dict):
@@ -210,7 +210,7 @@ def _resolved(identifier, labels: Labels) -> keras.metrics.Metric:
 
 
 def _by_name(identifier: str, labels: Labels) -> keras.metrics.Metric:
-    """Return the metric of a name, from outputs that are logits."""
+    """Return the metric of a name, for outputs that are logits."""
     name = labels.metric_names.get(identifier.lower(), identifier)
     try:
         metric = keras.metrics.get(name)
@@ -218,7 +218,7 @@ def _by_name(identifier: str, labels: Labels) -> keras.metrics.Metric:
         metric = None
     if metric is None:
         try:
-            # Losses that Keras has no metric of, such as "huber".
+            # Losses without a metric in Keras, such as "huber".
             loss, adapter = resolve_loss(name, labels)
         except ValueError as error:
             raise ValueError(

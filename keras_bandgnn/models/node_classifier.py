@@ -94,7 +94,7 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         return keras.optimizers.Adam(1e-2)
 
     def compute_output_shape(self, input_shape):
-        """[G, N, C]."""
+        """Return [G, N, C]."""
         return (*input_shape["node"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:

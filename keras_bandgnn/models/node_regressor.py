@@ -77,5 +77,5 @@ class NodeRegressor(MaskedTask, RegressionTask):
         return self.denormalized(values, batch)
 
     def compute_output_shape(self, input_shape):
-        """[G, N, D]."""
+        """Return [G, N, D]."""
         return (*input_shape["node"]["mask"], self.num_targets)

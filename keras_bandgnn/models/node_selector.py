@@ -106,11 +106,11 @@ class NodeSelector(Task):
         return make_optimizer("sgd")
 
     def default_loss(self):
-        """Cross-entropy over real candidates, with the task's label smoothing."""
+        """Return cross-entropy over real candidates, with the task's smoothing."""
         return SelectionCrossentropy(self.label_smoothing)
 
     def default_metrics(self) -> list:
-        """Accuracy over real graphs."""
+        """Return accuracy over real graphs."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def predict_proba(self, x, **kwargs):
@@ -200,7 +200,7 @@ class NodeSelector(Task):
             )
 
     def compute_output_shape(self, input_shape):
-        """[G, B, C]."""
+        """Return [G, B, C]."""
         return tuple(input_shape["candidate"]["node"])
 
     def head_config(self) -> dict:

@@ -3,7 +3,7 @@
 The files are those of KerasHub: `config.json` (backbone), `task.json`,
 `preprocessor.json`, `metadata.json`, `model.weights.h5` (backbone),
 `task.weights.h5` (head) and `README.md`, the model's card. They name classes of this
-library and of Keras only, and loading one executes nothing that is not in these.
+library and of Keras only, so loading a preset executes no other code.
 """
 
 import tempfile
@@ -44,16 +44,16 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
 
 
 def _head_model(task) -> keras.Model:
-    """Return the head alone, so that its weights have a file without the backbone's."""
+    """Return a model of only the head, to save its weights separately."""
     model = keras.Sequential(task.head_layers)
-    model.built = True  # Heads have their weights; none is called here.
+    model.built = True  # The layers are built, and the model is not called.
     return model
 
 
 def save(
     path, backbone, task=None, weights: str = "float32", card: Mapping | None = None
 ) -> None:
-    """Write a preset to a folder, which appears whole or not at all.
+    """Write a preset to a folder, atomically.
 
     Args:
         path: The folder: new, empty or a preset, which is replaced.
@@ -93,11 +93,11 @@ def save(
         text = make_card(Path(path).name, model, weights, dict(card))
         (folder / paths.CARD).write_text(text, "utf-8")
         if weights != "none":
-            with buffered_write(folder / paths.WEIGHTS) as held:
-                backbone.save_weights(held)
+            with buffered_write(folder / paths.WEIGHTS) as buffer:
+                backbone.save_weights(buffer)
             if task is not None:
-                with buffered_write(folder / paths.HEAD) as held:
-                    _head_model(task).save_weights(held)
+                with buffered_write(folder / paths.HEAD) as buffer:
+                    _head_model(task).save_weights(buffer)
         if weights == "float16":
             for name in (paths.WEIGHTS, paths.HEAD):
                 if (folder / name).is_file():
@@ -110,13 +110,13 @@ def save(
         files.write(folder / paths.METADATA, metadata)
 
 
-class _Files:
-    """The files of a preset that are to be read, checked once.
+class _PresetFiles:
+    """The files of a preset, with their checks.
 
     Args:
         path: The folder.
-        load_weights: Whether the weights are read, too.
-        head: Whether the weights of the head are.
+        load_weights: Whether to read weights.
+        head: Whether to read the weights of the head, too.
     """
 
     def __init__(self, path: Path, load_weights: bool, head: bool):
@@ -138,7 +138,7 @@ class _Files:
     def _checked(self, name: str) -> tuple[int, int]:
         path = self.path / name
         if not path.is_file():
-            # The sums are none, too, if it was written with weights="none".
+            # Presets with weights="none" have no checksums.
             if self._sums == {} or self.path.parent == paths.home():
                 raise ValueError(
                     f"Expected the preset {self.path} to hold weights. Received: an "
@@ -154,27 +154,27 @@ class _Files:
         return check_weights(path)
 
     @contextmanager
-    def building(
-        self, name: str, config: Mapping, drawn: bool = True
+    def build_limits(
+        self, name: str, config: Mapping, random_weights: bool = True
     ) -> Iterator[list]:
-        """Within the block a model is built from what a file says.
+        """Limit the size of the model that is built in the context.
 
         Args:
-            name: The file.
-            config: What it says.
-            drawn: Whether random weights are drawn, and not zeros.
+            name: The file of the configuration.
+            config: The configuration.
+            random_weights: Whether to draw random weights; otherwise they are zeros.
 
         Yields:
-            The weights that are zeros instead.
+            The weights that are zeros.
         """
         path = self.path / name
         check_sizes(path, config, self.numbers)
         arrays = self.arrays or self.numbers
         with (
             reading(path),
-            bounded_weights(path, self.numbers, arrays, drawn) as undrawn,
+            bounded_weights(path, self.numbers, arrays, random_weights) as zeros,
         ):
-            yield undrawn
+            yield zeros
 
 
 def _check_dtype(dtype) -> None:
@@ -224,16 +224,16 @@ def load_backbone(
             f"Expected arguments of {backbone_class.__name__}: {sorted(config)}. "
             f"Received: {unknown}."
         )
-    stored = _Files(path, load_weights, head=False)
+    stored = _PresetFiles(path, load_weights, head=False)
     check_sizes(path / paths.CONFIG, config, stored.numbers)
     config = {**config, **(overrides or {})}
     if dtype is not None:
         config["dtype"] = dtype
     if overrides:
-        # What the caller asks for may be larger.
+        # Overrides of the caller may exceed the limits.
         backbone = backbone_class.from_config(config)
     else:
-        with stored.building(paths.CONFIG, config, drawn=not load_weights):
+        with stored.build_limits(paths.CONFIG, config, not load_weights):
             backbone = backbone_class.from_config(config)
     if load_weights:
         try:
@@ -293,7 +293,7 @@ def load_task(
     config = task_class.head_overrides(entry["config"], head)
     stored_config = task_class.head_overrides(entry["config"], {})
     same_head = _without_names(config) == _without_names(stored_config)
-    stored = _Files(path, load_weights, head=same_head)
+    stored = _PresetFiles(path, load_weights, head=same_head)
     check_sizes(path / paths.TASK, entry["config"], stored.numbers)
     backbone_model = load_backbone(
         backbone_base, backbone_base, path, load_weights, dtype, backbone
@@ -308,31 +308,31 @@ def load_task(
             f"Expected the preset {path} to hold {paths.PREPROCESSOR}, as "
             f"{paths.METADATA} says. Received: none. Copy the whole folder again."
         )
-    # Constructors of your own need not take `compile`.
+    # Constructors of custom tasks need not take `compile`.
     arguments = {"preprocessor": preprocessor}
     if not boolean("compile", compile):
         arguments["compile"] = False
 
-    def build(drawn: bool):
-        building = nullcontext([])
+    def build(random_weights: bool):
+        limits = nullcontext([])
         if not head:
-            building = stored.building(paths.TASK, config, drawn)
-        with building as undrawn:
-            return task_class(backbone_model, **arguments, **config), undrawn
+            limits = stored.build_limits(paths.TASK, config, random_weights)
+        with limits as zeros:
+            return task_class(backbone_model, **arguments, **config), zeros
 
-    task, undrawn = build(drawn=not load_weights)
+    task, zeros = build(random_weights=not load_weights)
     head_weights = {id(weight) for weight in _head_model(task).weights}
-    if any(id(weight) not in head_weights for weight in undrawn):
-        # A task of one's own has weights that presets do not keep.
-        task, _ = build(drawn=True)
-    # Another head than the preset's has new weights.
+    if any(id(weight) not in head_weights for weight in zeros):
+        # Presets do not contain all weights of custom tasks.
+        task, _ = build(random_weights=True)
+    # A changed head has new weights.
     if load_weights and same_head:
         _load_weights(_head_model(task), path / paths.HEAD, path / paths.TASK)
     return task
 
 
 def _without_names(config: Mapping) -> dict:
-    """Return the arguments of a task that its weights depend on."""
+    """Return the arguments of a task that determine its weights."""
     names = ("class_names", "target_names")
     return {name: config[name] for name in config if name not in names}
 

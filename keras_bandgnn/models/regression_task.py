@@ -14,7 +14,7 @@ from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 
-# With room for errors twice as large as the labels.
+# Limit of float32, with room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
 
 
@@ -33,7 +33,7 @@ class RegressionTask(Task):
         **kwargs: Passed to `Task`.
     """
 
-    # No class attribute: torch would find it before the layer.
+    # Not a class attribute, which torch would return instead of the layer.
     normalizer: TargetNormalizer | None
 
     def __init__(
@@ -73,11 +73,11 @@ class RegressionTask(Task):
         return keras.optimizers.Adam(1e-3)
 
     def default_loss(self):
-        """Mean squared error over the labels that are there, on the normal scale."""
+        """Return the mean squared error over known labels, on the normal scale."""
         return keras.losses.MeanSquaredError()
 
     def default_metrics(self) -> list:
-        """MAE and RMSE over the labels that are there, in their units.
+        """Return MAE and RMSE over known labels, in their units.
 
         Targets with names also have an MAE each, `<name>_mae`.
         """
@@ -132,7 +132,7 @@ class RegressionTask(Task):
             self.normalizer.adapt(self.learnt_labels(loader))
 
     def learnt_labels(self, loader: Loader):
-        """Return the graphs with the labels that the normaliser is adapted to."""
+        """Return the graphs with the labels to which the normaliser is adapted."""
         return loader
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
@@ -200,14 +200,14 @@ class RegressionTask(Task):
         named = "target_names" in config
         head = super().head_overrides({"target_names": None, **config}, overrides)
         if "num_targets" in overrides and "target_names" not in overrides:
-            # They are those of other targets.
+            # The names of the preset belong to other targets.
             head["target_names"] = None
         scales = {"num_targets", "readout"} & set(overrides)
         if scales and "normalizer" not in overrides and head["normalizer"]:
-            # The constants are those of other targets.
+            # The constants of the preset belong to other targets.
             head["normalizer"] = "auto"
         if head["target_names"] is None and not named:
-            # Presets do not name it where there are none.
+            # Presets omit it if there are none.
             del head["target_names"]
         return head
 
@@ -221,7 +221,7 @@ class RegressionTask(Task):
 
 
 def as_normalizer(normalizer, mode: str) -> TargetNormalizer | None:
-    """Return the normaliser that the argument of a task stands for.
+    """Convert the argument of a task to a normaliser.
 
     Args:
         normalizer: `"auto"`, a `TargetNormalizer`, its configuration, or None.

@@ -14,7 +14,7 @@ from keras_bandgnn.saving.preset_paths import TASK
 
 
 def refuse_preprocessor(name: str, value) -> None:
-    """Raise a ValueError for a preprocessor in the place of another argument.
+    """Raise a ValueError for a preprocessor as another argument.
 
     Args:
         name: The second argument of a task's constructor.
@@ -99,13 +99,13 @@ class Task(GraphModel):
         )
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
-        """Return outputs of one graph on the scale on which an ensemble averages them.
+        """Convert outputs of one graph to the scale on which an ensemble averages them.
 
         Numbers of regressors, and probabilities of classifiers, instead of logits.
         Tasks that do not define it cannot be members of an `Ensemble`.
 
         Args:
-            outputs: What `predict` returns for a graph.
+            outputs: Result of `predict` for a graph.
         """
         raise NotImplementedError
 
@@ -247,7 +247,7 @@ class Task(GraphModel):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether weights of a layer were rounded by `quantize`."""
+        """Return whether `quantize` has rounded weights of a layer."""
         return any(
             getattr(layer, "quantization_mode", None)
             for layer in compat.sublayers(self)

@@ -1,4 +1,4 @@
-"""`compiled`: functions of trained tasks and a batch, compiled once for each shape."""
+"""`compiled`: functions of trained tasks and a batch, compiled once per shape."""
 
 from collections.abc import Callable
 
@@ -42,7 +42,7 @@ def compiled(task, function: Callable, *static, **options) -> "TaskProgram":
             del programs[next(iter(programs))]
     # Most recently used last.
     programs[key] = program
-    program.follow()
+    program.sync_with_task()
     return program
 
 
@@ -65,7 +65,7 @@ class TaskProgram(GraphModel):
     """
 
     host_side = (*GraphModel.host_side, "tasks")
-    # Only of functions of the backbone, which say nothing of a graph as a whole.
+    # Instances set it to `of_backbone`: functions of the task read whole graphs.
     splits_sequences = True
 
     def __init__(
@@ -82,7 +82,7 @@ class TaskProgram(GraphModel):
         super().__init__(first.backbone, first.preprocessor)
         self.distribution = first.distribution
         self.tasks = tasks
-        # Keras tracks the weights of these.
+        # Keras tracks their weights.
         self.parts = [task.backbone if of_backbone else task for task in tasks]
         self.function, self.static = function, static
         self.output_level = level or first.output_level
@@ -90,15 +90,15 @@ class TaskProgram(GraphModel):
         self.check_graphs, self.check_targets = check, check_labels
         self.build_and_compile()
 
-    def follow(self) -> None:
-        """Take the preprocessor of the task, and record steps where the task does."""
+    def sync_with_task(self) -> None:
+        """Use the current preprocessor and `record_steps` of the task."""
         first = self.tasks[0]
         self.record_steps = "auto" if first.record_steps else False
         self.preprocessor = preprocessor = first.preprocessor
         plan = None if preprocessor is None else preprocessor.plan
         scheduled = isinstance(plan, Plan) and plan.schedule is not None
         if scheduled and not self._is_task:
-            # Other functions than the output read all nodes.
+            # Functions other than the output read all nodes.
             self.preprocessor = GraphPreprocessor(
                 preprocessor.graph_layers,
                 preprocessor.batcher,
@@ -111,7 +111,7 @@ class TaskProgram(GraphModel):
         return self.function is task_output
 
     def build(self, input_shape=None):
-        """All weights are the task's."""
+        """Mark the program as built; all weights are the task's."""
         self.built = True
 
     def call(self, batch, training=False):
@@ -129,11 +129,11 @@ class TaskProgram(GraphModel):
         return tuple(task.program_variant for task in self.tasks)
 
     def receptive_field(self, training: bool):
-        """Return the schedule of the task if its output is computed, else None."""
+        """Return the schedule of the task for its output, otherwise None."""
         return self.tasks[0].receptive_field(training) if self._is_task else None
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
-        """Return that of the task."""
+        """Return the default preprocessor of the task."""
         return self.tasks[0].default_preprocessor(graphs)
 
     def in_given_order(self, graphs, loader) -> Callable:

@@ -1,4 +1,4 @@
-"""The validation split of `fit`: which graphs to set aside, with all of their kind."""
+"""The validation split of `fit`, which keeps equal graphs together."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from keras_bandgnn.data.identity import graph_keys, merged_groups
 def split_off(
     graphs: FlatGraphs, validation_split: Any, groups: Sequence[int]
 ) -> tuple[FlatGraphs, FlatGraphs]:
-    """Return graphs to train on and graphs to validate on.
+    """Split graphs into training and validation graphs.
 
     As in Keras these are the last ones. Groups stay together, such as the rows of one
     molecule: from the end on, whole groups are set aside until the share is full.
@@ -55,7 +55,7 @@ def _taken(graphs: FlatGraphs, indices: np.ndarray) -> FlatGraphs:
 
 
 def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[int]:
-    """Return the group of each graph; a model cannot tell graphs of a group apart.
+    """Return the group of each graph; graphs of a group are equal to the model.
 
     Graphs are compared as the task's preprocessor returns them, by the features that
     the task reads.
@@ -72,7 +72,7 @@ def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[i
         read = {**read, "edge": (*read.get("edge", ()), *([weight] if weight else ()))}
         has = {"node": graphs.node, "edge": graphs.edge, "graph": graphs.context}
         if any({*names} - {*has[level]} for level, names in read.items()):
-            # Layers that are not known yet compute them from others.
+            # Layers that run later compute them from other features.
             read = None
     keys = graph_keys(
         graphs,

@@ -32,7 +32,7 @@ def decisions(monkeypatch):
         if ours and vars(module).get("read_inputs") is read_inputs:
             monkeypatch.setattr(module, "read_inputs", counting)
     # Nothing is trained.
-    monkeypatch.setattr(graph_model, "fit_loader", lambda *args, **kwargs: None)
+    monkeypatch.setattr(graph_model, "fit_resumable", lambda *args, **kwargs: None)
     return counted
 
 

@@ -12,7 +12,7 @@ from keras_bandgnn.models.backbone import Backbone
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class EmbeddingBackbone(Backbone):
-    """The sum of the embedded features of each node, and nothing of its neighbours.
+    """The sum of the embedded features of each node, without its neighbours.
 
     Over the node's own number, `node={"id": np.arange(N)}` and `{"id": N}`, it is the
     table of embeddings of DistMult and ComplEx, see `LinkPredictor`. Over other
@@ -41,7 +41,7 @@ class EmbeddingBackbone(Backbone):
     8
     """
 
-    # Of each node alone, without messages.
+    # Nodes are independent: there are no messages.
     splits_sequences = True
 
     # Types of edges are not read.

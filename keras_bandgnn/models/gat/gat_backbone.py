@@ -15,7 +15,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GATBackbone(MessagePassingBackbone):
-    """L layers of attention to the neighbours, over embedded features.
+    """L layers of attention to neighbours, over embedded features.
 
         h(1) = attend_1(encode(features))
         h(l) = attend_l(r(h(l-1))),  l = 2 .. L
@@ -136,11 +136,11 @@ class GATBackbone(MessagePassingBackbone):
 
     @property
     def convolutions(self) -> list:
-        """The layers of attention, under the name that they have in files."""
+        """The layers of attention, under their name in files."""
         return self.messages
 
     def attention_terms(self, batch):
-        """For each layer the scores of senders and of receivers, float32 [G, N, K]."""
+        """Return, per layer, the scores of senders and receivers, float32 [G, N, K]."""
         out = []
         inputs = [states for states, _ in self.steps(batch)][1:]
         for number, states in enumerate(inputs):
@@ -151,12 +151,12 @@ class GATBackbone(MessagePassingBackbone):
         return out
 
     def attention_pairs(self, number: int, terms, graph):
-        """Pairs of a layer's attention in one graph, and their logits.
+        """Return the pairs of a layer's attention in one graph, and their logits.
 
         Args:
-            number: Of the layer.
+            number: Index of the layer.
             terms: `attention_terms` of that layer, cut to the graph: [n, K].
-            graph: `SeenGraph`.
+            graph: `BatchGraph`.
 
         Returns:
             Senders and receivers int [P], and float [P, K].
@@ -164,7 +164,7 @@ class GATBackbone(MessagePassingBackbone):
         senders, receivers = graph.senders, graph.receivers
         others = senders != receivers
         nodes = np.arange(graph.num_nodes)
-        # A node attends to itself once, whether or not the data has a loop there.
+        # A node attends to itself once, with or without a self-loop in the data.
         senders = np.append(senders[others], nodes)
         receivers = np.append(receivers[others], nodes)
         logits = terms["sender"][senders] + terms["receiver"][receivers]

@@ -126,11 +126,11 @@ class GCNBackbone(MessagePassingBackbone):
 
     @property
     def convolutions(self) -> list:
-        """The graph convolutions, under the name that they have in files."""
+        """The graph convolutions, under their name in files."""
         return self.messages
 
     def prepare(self, batch):
-        """Return the batch with the plan and the degrees, once for all layers."""
+        """Prepare the plan and the degrees, which all layers share."""
         return {**batch, **self.messages[0].prepare(batch)}
 
     def get_config(self):

@@ -19,13 +19,13 @@ from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.csr import row_index
 from keras_bandgnn.primitives.plan import is_scheduled, scheduled_steps
 
-# Steps of a GGNN that update the active blocks of nodes only.
+# Steps of a GGNN that update only the active blocks of nodes.
 
 
 def update_blocks(
     states, plan, num_steps: int, message_passing, update, training: bool = False
 ):
-    """Node states after T steps under a `ReceptiveField` with order="blocks".
+    """Return node states after T steps under a `ReceptiveField` with order="blocks".
 
     Args:
         states: [G, N, H].
@@ -36,7 +36,7 @@ def update_blocks(
         training: Whether to drop out.
 
     Returns:
-        [G, N, H]; right in the rows of the nodes that are read.
+        [G, N, H]; correct in the rows of nodes that the task reads.
     """
     steps = scheduled_steps(plan, num_steps)
     prepared = prepare_steps(
@@ -159,7 +159,7 @@ class GGNNBackbone(Backbone):
         )
         self.edge_encoder = edge_encoder(self.hidden_dim, edge_inputs, dtype=policy)
         if self.edge_encoder is not None:
-            # Devices that share a supergraph number the edges anew.
+            # Devices that share a supergraph renumber the edges.
             self.splits_sequences = False
         self.build()
 
@@ -226,8 +226,8 @@ class GGNNBackbone(Backbone):
             )
 
         def joint_step(both):
-            # Gradients reach the argument of a checkpointed step, and not what it
-            # closes over.
+            # Gradients reach the argument of a checkpointed step, but not captured
+            # tensors.
             states, sums = ops.split(both, 2, axis=-1)
             return ops.concatenate([step(states, sums), sums], axis=-1)
 
@@ -236,14 +236,14 @@ class GGNNBackbone(Backbone):
         return ops.split(both, 2, axis=-1)[0]
 
     def _edge_sums(self, batch, states):
-        """Sums of the embedded edge features at receivers [G, N, H], or None."""
+        """Return the sums of embedded edge features at receivers [G, N, H], or None."""
         if self.edge_encoder is None:
             return None
         edges = EdgeMessages.of(batch, states, weighted=True)
         return edges.total(self.edge_encoder(batch["edge"]))
 
     def _step(self, plan, num_nodes: int, training: bool):
-        """One of the steps, for a plan without a schedule."""
+        """Run one step, for a plan without a schedule."""
         plan = self.message_passing.prepare_plan(plan, num_nodes)
 
         def step(states, sums=None):
@@ -288,7 +288,7 @@ class GGNNBackbone(Backbone):
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        # Files name them only where there are any.
+        # Written only if there are any.
         edges = {}
         if self.edge_encoder is not None:
             edges = {"edge_inputs": self.edge_encoder.inputs}

@@ -1,4 +1,4 @@
-"""`GraphTransformerBackbone`: what Graphormer and GT share."""
+"""`GraphTransformerBackbone`: base class of Graphormer and GT."""
 
 import logging
 from collections.abc import Mapping
@@ -27,21 +27,21 @@ from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
 from keras_bandgnn.primitives.plan import Plan
 
-# What the attention of a graph transformer is made of, pair by pair, on the host.
+# Terms of attention, and logits of pairs on the host, for `Task.attention_weights`.
 
 
 def terms(steps, biases, edge) -> list[dict]:
-    """What the device gives for each layer.
+    """Return the terms of attention, per layer, on the device.
 
     Args:
-        steps: For each layer its `GraphTransformerLayer` and what goes into it: states
-            float [G, N, H], and tokens [G, B, H] or None.
-        biases: What `AttentionBias` returns, or three times None.
+        steps: For each layer its `GraphTransformerLayer` and inputs: states float
+            [G, N, H], and tokens [G, B, H] or None.
+        biases: Result of `AttentionBias`, or three times None.
         edge: `batch["edge"]`.
 
     Returns:
         Queries and keys of nodes [G, N, K d] and tokens [G, B, K d], and biases of
-        edges [G, E, K], of nodes themselves and of tokens [K]; what there is.
+        edges [G, E, K], of self-loops and of tokens [K]; only those that exist.
     """
     edges, loops, token = biases
     if edges is not None:
@@ -61,12 +61,12 @@ def terms(steps, biases, edge) -> list[dict]:
 
 
 def pairs(layer, terms, graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs that attend to each other in one graph, and their logits.
+    """Return the pairs that attend to each other in one graph, and their logits.
 
     Args:
         layer: A `DualInterleavedAttention`.
-        terms: `bias_terms` and `row_terms`, cut to the graph.
-        graph: `SeenGraph`.
+        terms: Result of `terms` for the layer, cut to the graph.
+        graph: `BatchGraph`.
 
     Returns:
         Senders and receivers int [P], and float [P, K]; the token is node N.
@@ -107,9 +107,9 @@ def pairs(layer, terms, graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 _LOG = logging.getLogger("keras_bandgnn")
 ATTENTION = ("sparse", "full", "periodic", "augment", "conditions")
-# Graphs whose conditions are checked.
+# Maximum number of graphs whose conditions are checked.
 _CHECKED = 64
-# Name of what was decided among the weights.
+# Name of the decision among the weights.
 _DECIDED = "conditions_hold"
 
 
@@ -240,10 +240,10 @@ class GraphTransformerBackbone(Backbone):
                 name="attention_bias",
             )
         self.edge_encoder = edge_encoder(self.num_heads, edge_inputs, dtype=policy)
-        # It refuses names that it writes itself.
+        # It refuses the names of features that it writes.
         AttentionEdges(edge_features=self._edge_names())
         if self.edge_encoder is not None:
-            # Devices that share a supergraph have some of the heads each.
+            # Devices that share a supergraph split the heads.
             self.splits_sequences = False
         self.blocks = [
             GraphTransformerLayer(
@@ -317,13 +317,13 @@ class GraphTransformerBackbone(Backbone):
         return () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
 
     def auto_plan(self) -> Plan:
-        """Return the plan of loaders that are told `"auto"`."""
+        """Return the plan of loaders with `"auto"`."""
         from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 
         return AttentionPlan()
 
     def features_read(self):
-        """Return the inputs of the encoders, and what pairs have."""
+        """Return the inputs of the encoders, and the features of pairs."""
         edge = ("attend", "distance", *self._edge_names())
         return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
@@ -354,7 +354,7 @@ class GraphTransformerBackbone(Backbone):
                 )
 
     def adapt(self, parts) -> bool:
-        """Decide `"conditions"` by the graphs to train on, unless that was done.
+        """Decide `"conditions"` from the training graphs, unless already decided.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -391,7 +391,7 @@ class GraphTransformerBackbone(Backbone):
 
     @property
     def variant(self) -> bool | None:
-        """Whether `"conditions"` hold: the pattern of attention depends on it."""
+        """Return whether `"conditions"` hold, which sets the pattern of attention."""
         return self.conditions_hold
 
     def save_own_variables(self, store) -> None:
@@ -401,19 +401,19 @@ class GraphTransformerBackbone(Backbone):
             store[_DECIDED] = np.array(self.conditions_hold, np.int32)
 
     def load_own_variables(self, store) -> None:
-        """Load what `"conditions"` found with the weights."""
+        """Load the result of `"conditions"` with the weights."""
         names = [name for name in store.keys() if name != _DECIDED]
         if _DECIDED in store.keys() and self.attention == "conditions":
             self._decide(bool(np.asarray(store[_DECIDED])))
         super().load_own_variables({name: store[name] for name in names})
 
     def first_states(self, batch, training: bool):
-        """Embedded features [G, N, H]."""
+        """Return the embedded features [G, N, H]."""
         del training
         return self.encoder(batch)
 
     def _steps(self, batch, training: bool):
-        """Yield states and tokens or None: the first ones, then after each block."""
+        """Yield states, and tokens or None: the first ones, then after each block."""
         states = self.first_states(batch, training)
         states = self.dropout_layer(states, training=training)
         biases = self.biases(batch, as_table=takes_tables())
@@ -429,11 +429,11 @@ class GraphTransformerBackbone(Backbone):
             yield states, tokens
 
     def biases(self, batch, as_table: bool = False):
-        """Biases of edges, of nodes themselves and of tokens, None without any.
+        """Return the biases of edges, self-loops and tokens; None without any.
 
         Args:
             batch: A batch.
-            as_table: Whether those of edges may be a `BiasTable`.
+            as_table: Whether biases of edges may be a `BiasTable`.
         """
         if self.bias is None:
             biases = (None, None, None)
@@ -444,25 +444,25 @@ class GraphTransformerBackbone(Backbone):
             return biases
         edge = batch["edge"]
         of_edges = self.edge_encoder(edge)
-        # Other pairs that attend are further apart.
+        # Only edges have features; other pairs are further apart.
         direct = ops.equal(ops.convert_to_tensor(edge["distance"]), 1)
         of_edges = of_edges * ops.expand_dims(ops.cast(direct, of_edges.dtype), -1)
         edges, loops, tokens = biases
         return of_edges if edges is None else edges + of_edges, loops, tokens
 
     def hidden_states(self, batch, training=False):
-        """Yield the first states, those after each block, the last ones normed."""
+        """Yield the first states and those after each block, the last normalised."""
         for number, (states, _) in enumerate(self._steps(batch, training)):
             last = number == self.num_layers
             yield self.last_norm(states) if last else states
 
     def attention_terms(self, batch):
-        """For each layer what its attention is made of; see `attention_pairs`."""
+        """Return the terms of attention per layer; see `attention_pairs`."""
         steps = zip(self.blocks, self._steps(batch, False), strict=False)
         return terms(steps, self.biases(batch), batch["edge"])
 
     def attention_pairs(self, number: int, terms, graph):
-        """Pairs of a layer's attention in one graph, and their logits."""
+        """Return the pairs of a layer's attention in one graph, and their logits."""
         return pairs(self.blocks[number].attention, terms, graph)
 
     def call(self, batch, training=False, return_tokens=False):

@@ -95,13 +95,13 @@ class GTBackbone(GraphTransformerBackbone):
         return layers
 
     def first_states(self, batch, training):
-        """Embedded features and eigenvectors [G, N, H]."""
+        """Return the embedded features and eigenvectors [G, N, H]."""
         node = batch["node"]
         if not (training and self.laplacian):
             return self.encoder(batch)
         vectors = ops.convert_to_tensor(node["laplacian"])
         shape = (*ops.shape(batch["graph"]["mask"]), self.laplacian)
-        # Twice or nothing, from numbers that recorded steps draw, too.
+        # Dropout draws 0 or 2, so that recorded steps draw signs, too.
         twice = graph_ops.dropout(
             ops.ones(shape, vectors.dtype), 0.5, self.seed_generator
         )

@@ -1,4 +1,4 @@
-"""Message passing networks: layers that differ, in one frame."""
+"""Message passing networks with a common base class."""
 
 from keras_bandgnn.models.message_passing.gated_gcn_backbone import (
     GatedGCNBackbone as GatedGCNBackbone,

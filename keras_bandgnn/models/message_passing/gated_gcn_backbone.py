@@ -70,7 +70,7 @@ class GatedGCNBackbone(MessagePassingBackbone):
         self.make_layers()
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number."""
+        """Create the message passing of a layer."""
         return GatedGraphConvolution(
             self.hidden_dim, dtype=self.dtype_policy, name=f"message_{number}"
         )

@@ -79,7 +79,7 @@ class GATv2Backbone(MessagePassingBackbone):
         self.make_layers()
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number."""
+        """Create the message passing of a layer."""
         return GraphAttentionV2(
             self.hidden_dim,
             self.num_heads,

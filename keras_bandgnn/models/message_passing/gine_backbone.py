@@ -72,7 +72,7 @@ class GINEBackbone(MessagePassingBackbone):
         self.make_layers()
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number."""
+        """Create the message passing of a layer."""
         return GINConvolution(
             self.hidden_dim,
             activation=self.activation,

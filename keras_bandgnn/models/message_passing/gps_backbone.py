@@ -1,4 +1,4 @@
-"""`GPSBackbone`: messages along edges beside attention between all nodes."""
+"""`GPSBackbone`: message passing in parallel with attention between nodes."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 from keras_bandgnn.models.message_passing.pna_backbone import mean_log_degree
 
-# Layers of messages, of a backbone and the options that all layers have.
+# Message passing by name, as functions of a backbone and common options.
 LOCAL = {
     "gine": lambda b, **o: GINConvolution(
         b.hidden_dim,
@@ -43,7 +43,7 @@ LOCAL = {
     ),
     "pna": lambda b, **o: PNAConvolution(b.hidden_dim, b.delta or 1.0, **o),
 }
-# Options of the frame that a layer of GPS has or has not.
+# Fixed options of `MessagePassingBackbone`.
 _FIXED = {
     "residual": True,
     "feed_forward": True,
@@ -55,7 +55,7 @@ ATTENTION = ("full", "sparse", "periodic")
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GPSBackbone(MessagePassingBackbone):
-    """L layers of messages along edges and, beside them, attention between nodes.
+    """L layers of message passing and, in parallel, attention between nodes.
 
         a = norm(h + dropout(message(h, e)))
         b = norm(h + dropout(attend(h)))
@@ -209,7 +209,7 @@ class GPSBackbone(MessagePassingBackbone):
         return self.attention
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number, or None for attention alone."""
+        """Create the message passing of a layer; None for attention alone."""
         if self.local is None:
             return None
         options = {"dtype": self.dtype_policy, "name": f"message_{number}"}
@@ -245,7 +245,7 @@ class GPSBackbone(MessagePassingBackbone):
                 )
 
     def adapt(self, parts) -> bool:
-        """Set `delta` and `usual_length` by the graphs to train on.
+        """Set `delta` and `usual_length` from the training graphs.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -267,7 +267,7 @@ class GPSBackbone(MessagePassingBackbone):
 
     @property
     def variant(self) -> tuple:
-        """What programs know of the training graphs: degrees and the largest size."""
+        """Degrees and largest size of the training graphs, constants of programs."""
         return self.delta, self.usual_length
 
     def _layer(self, number, states, edge_states, batch, training):
@@ -282,7 +282,7 @@ class GPSBackbone(MessagePassingBackbone):
                 message, new = message
                 edge_states = edge_states + self.activation(new)
             total = self._added(self.norms, number, states, message, batch, training)
-        # Attention takes no plan, and all edges.
+        # Attention uses all edges, without a plan.
         edges = {name: batch["edge"][name] for name in ("sender", "receiver")}
         message = self.attentions[number](
             states, {**batch, "edge": edges, "plan": {}}, training=training
@@ -294,18 +294,18 @@ class GPSBackbone(MessagePassingBackbone):
         return self._fed_forward(number, total, batch, training), edge_states
 
     def _added(self, norms, number, states, message, batch, training):
-        """Return the norm of states and what a branch adds to them."""
+        """Add the message of a branch to states, and normalise."""
         message = self.dropout_layer(message, training=training)
         return self._normalized(norms, number, states + message, batch, training)
 
     def _layers_of(self, number: int) -> list:
-        """Return the layers that hold state of a layer of the frame."""
+        """Return the sublayers of a layer that hold state."""
         lists = (self.attentions, self.attention_norms)
         sublayers = [layers[number] for layers in lists if layers]
         return [*super()._layers_of(number), *sublayers]
 
     def attention_terms(self, batch):
-        """For each layer queries and keys of all nodes, float32 [G, N, H]."""
+        """Return queries and keys of all nodes per layer, float32 [G, N, H]."""
         out = []
         inputs = [states for states, _ in self.steps(batch)][1:]
         for layer, states in zip(self.attentions, inputs, strict=True):
@@ -315,12 +315,12 @@ class GPSBackbone(MessagePassingBackbone):
         return out
 
     def attention_pairs(self, number: int, terms, graph):
-        """Pairs of a layer's attention in one graph, and their logits.
+        """Return the pairs of a layer's attention in one graph, and their logits.
 
         Args:
-            number: Of the layer.
+            number: Index of the layer.
             terms: `attention_terms` of that layer, cut to the graph: [n, H].
-            graph: `SeenGraph`.
+            graph: `BatchGraph`.
 
         Returns:
             Senders and receivers int [P], and float [P, K].

@@ -1,4 +1,4 @@
-"""`MessagePassingBackbone`: the frame around layers of message passing."""
+"""`MessagePassingBackbone`: base class of stacks of message passing layers."""
 
 from collections.abc import Mapping
 
@@ -156,11 +156,11 @@ class MessagePassingBackbone(Backbone):
 
     @property
     def is_local(self) -> bool:
-        """Whether no norm and no virtual node reads the rest of a graph."""
+        """Return whether no norm or virtual node reads the rest of a graph."""
         return not self.virtual_node and self.norm not in ("graph", "pair")
 
     def not_local(self) -> str:
-        """Return the options that read more than neighbours; empty if none does."""
+        """Return the options that read more than neighbours; empty if none do."""
         options = []
         if self.virtual_node:
             options.append("virtual_node=True")
@@ -170,24 +170,24 @@ class MessagePassingBackbone(Backbone):
             return super().not_local()
         return f"{type(self).__name__} with {' and '.join(options)}"
 
-    # === What subclasses say ===
+    # === Methods to override ===
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a layer.
+        """Create the message passing of a layer.
 
         It is called as `layer(states, batch, edge_states, training=)` and returns new
         states [G, N, H], or also new edge states [G, E, H].
 
         Args:
-            number: Of the layer.
+            number: Index of the layer.
         """
         raise NotImplementedError
 
     def prepare(self, batch):
-        """Return what the layers of messages take of a batch, the same for all."""
+        """Return the inputs that all message passing layers share, from a batch."""
         return batch
 
-    # === The frame ===
+    # === Implementation ===
 
     def _norm_layer(self, name: str):
         kinds = {
@@ -203,7 +203,7 @@ class MessagePassingBackbone(Backbone):
         return kinds[self.norm](**options)
 
     def make_layers(self) -> None:
-        """Make the layers of the frame, and build all weights; subclasses call it."""
+        """Create all layers and build their weights; subclasses call it."""
         numbers = range(self.num_layers)
 
         def layers(name, make):
@@ -230,7 +230,7 @@ class MessagePassingBackbone(Backbone):
             self.linear = layers("linear", lambda name: dense(width, name))
         self.virtual_inner, self.virtual_outer = [], []
         if self.virtual_node:
-            # The last layer's would be read by none.
+            # The state after the last layer is not read.
             self.virtual_inner, self.virtual_outer = (
                 layers(name, lambda name: dense(width, name))[:-1]
                 for name in ("virtual_inner", "virtual_outer")
@@ -299,7 +299,7 @@ class MessagePassingBackbone(Backbone):
         return self.edge_encoder(batch["edge"])
 
     def read(self, number: int, states, training=False):
-        """Return what a layer reads of the states [G, N, H] that it is given."""
+        """Return the inputs of message passing from the states [G, N, H] of a layer."""
         if not self.activation_first or number == 0:
             return states
         return self.dropout_layer(self.activation(states), training=training)
@@ -332,7 +332,7 @@ class MessagePassingBackbone(Backbone):
         """Return the states after one layer, and those of the edges, for predictions.
 
         Args:
-            number: Of the layer.
+            number: Index of the layer.
             states: float [G, M, H].
             edge_states: float [G, E, H], or None.
             batch: Result of `prepare`, of a batch or of a hop of one.
@@ -349,7 +349,7 @@ class MessagePassingBackbone(Backbone):
         )
 
     def _checkpointed_layer(self, number, states, edge_states, batch, training):
-        """Return what `_layer` does, which gradients compute again."""
+        """Run `_layer` with gradient checkpointing."""
         # Edge states are an argument of the step, so that they get gradients.
         inputs = (states,) if edge_states is None else (states, edge_states)
         unread = (None,) * (2 - len(inputs))
@@ -361,7 +361,7 @@ class MessagePassingBackbone(Backbone):
         return (*checkpoint(step, inputs, self._layers_of(number)), *unread)
 
     def _layers_of(self, number: int) -> list:
-        """Return the layers that hold state of a layer of the frame."""
+        """Return the sublayers of a layer that hold state."""
         lists = (self.messages, self.norms, self.outer_norms)
         sublayers = [layers[number] for layers in lists if layers]
         return [*sublayers, self.dropout_layer]
@@ -375,7 +375,7 @@ class MessagePassingBackbone(Backbone):
             yield states
 
     def steps(self, batch, training=False):
-        """Yield the states given to each layer, and those after it.
+        """Yield the states before and after each layer.
 
         The first pair is None and the embedded features.
         """
@@ -409,8 +409,8 @@ class MessagePassingBackbone(Backbone):
             yield inputs, states
 
     def joined(self, seen):
-        """Return the output of all layers' states [G, N, H]."""
-        # Of a trimmed batch the last layer has the fewest rows.
+        """Join the states [G, N, H] of all layers to the output."""
+        # In a trimmed batch the last layer has the fewest rows.
         rows = ops.shape(seen[-1])[1]
         seen = [states[:, :rows] for states in seen]
         if self.jumping_knowledge == "concat":
@@ -462,11 +462,11 @@ class _VirtualNode:
         self.state = ops.broadcast_to(state, shape)
 
     def added(self, states):
-        """Return node states [G, N, H] plus that of their graph."""
+        """Add the state of each graph to its node states [G, N, H]."""
         return states + self.graphs.gather(self.state)
 
     def update(self, number: int, states, training):
-        """Update the states with the sum of the nodes' after a layer."""
+        """Update the state with the sum of node states after a layer."""
         backbone = self.backbone
         sums = self.graphs.sum(states) + self.state
         rows = backbone.activation(backbone.virtual_inner[number](sums))

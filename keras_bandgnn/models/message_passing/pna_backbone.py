@@ -100,11 +100,11 @@ class PNABackbone(MessagePassingBackbone):
 
     @property
     def sums_messages(self) -> bool:
-        """Whether an aggregator is a sum."""
+        """Return whether an aggregator is a sum."""
         return "sum" in self.aggregators
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number."""
+        """Create the message passing of a layer."""
         return PNAConvolution(
             self.hidden_dim,
             self.delta or 1.0,
@@ -116,7 +116,7 @@ class PNABackbone(MessagePassingBackbone):
         )
 
     def adapt(self, parts) -> bool:
-        """Set `delta` by the graphs to train on, unless it is known.
+        """Set `delta` from the training graphs, unless it is known.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -133,7 +133,7 @@ class PNABackbone(MessagePassingBackbone):
 
     @property
     def variant(self) -> float | None:
-        """The degrees of the training graphs, which programs hold as a number."""
+        """Degrees of the training graphs, a constant of compiled programs."""
         return self.delta
 
     def get_config(self):

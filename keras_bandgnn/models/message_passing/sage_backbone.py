@@ -75,11 +75,11 @@ class SAGEBackbone(MessagePassingBackbone):
 
     @property
     def sums_messages(self) -> bool:
-        """Whether `reduce` is a sum, or a mean of weighed sums."""
+        """Return whether `reduce` is a sum, or a mean of weighted sums."""
         return self.reduce == "sum"
 
     def message_layer(self, number: int):
-        """Return the layer of messages of a number."""
+        """Create the message passing of a layer."""
         return SAGEConvolution(
             self.hidden_dim,
             self.reduce,

@@ -124,7 +124,7 @@ class PaiNNBackbone(AtomisticBackbone):
         self.built = True
 
     def _steps(self, batch):
-        """Yield states and vectors, those of the embedded elements first."""
+        """Yield states and vectors: the embedded elements, then after each step."""
         edge = batch["edge"]
         states, vectors = self.first_states(batch), None
         yield states, vectors
@@ -147,19 +147,19 @@ class PaiNNBackbone(AtomisticBackbone):
             yield states
 
     def call(self, batch, return_vectors=False, training=False):
-        """Return the node states after T steps, and the vectors if asked."""
+        """Return the node states after T steps; optionally also the vectors."""
         for step in self._steps(batch):
             states, vectors = step
         return (states, vectors) if return_vectors else states
 
     def compute_output_shape(self, input_shape, return_vectors=False):
-        """[G, N, C], and [G, N, 3, C] with vectors."""
+        """Return [G, N, C], and [G, N, 3, C] with vectors."""
         states = super().compute_output_shape(input_shape)
         vectors = (*states[:-1], 3, states[-1])
         return (states, vectors) if return_vectors else states
 
     def compute_output_spec(self, batch, return_vectors=False, training=False):
-        """Symbolic states, and vectors if asked: Keras would not pass the option on."""
+        """Return symbolic outputs; Keras' default does not pass `return_vectors` on."""
         shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), batch)
         output = self.compute_output_shape(shapes, return_vectors)
         output = output if return_vectors else (output,)

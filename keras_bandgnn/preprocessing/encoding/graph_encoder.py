@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     positions: np.ndarray
     errors: dict[int, str]
 
-    def refuse_nothing(self) -> None:
+    def require_graphs(self) -> None:
         """Raise a ValueError if no item could be converted."""
         if self.graphs is None:
             why = f" ({next(iter(self.errors.values()))})" if self.errors else ""
@@ -173,7 +173,7 @@ class GraphEncoder(GraphLayer):
         if isinstance(graphs, FlatGraphs) or hasattr(graphs, "shards"):
             return graphs
         encoded = self.encode(graphs)
-        encoded.refuse_nothing()
+        encoded.require_graphs()
         return encoded.graphs
 
     def call(self, item: Any) -> Graph:

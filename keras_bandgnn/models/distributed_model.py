@@ -1,4 +1,4 @@
-"""`Replicated`: a model whose steps run on several devices, and its files."""
+"""`DistributedModel`: a model whose steps run on several devices, and its files."""
 
 import os
 
@@ -9,28 +9,28 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
-    """Return whether Keras would write one file with this suffix, here."""
+    """Return whether Keras would write one local file with this suffix."""
     if not isinstance(path, str | os.PathLike):
         return False
     return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
 
 
 def _on_device(arguments: tuple) -> tuple:
-    """Return the arguments of a step as it reads them."""
+    """Copy the arguments of a step to the device."""
     return arguments if backend.step_data is None else backend.step_data(arguments)
 
 
-class Replicated(compat.BuildHooks):
-    """A model whose steps run on the devices of the scope that it was created in.
+class DistributedModel(compat.BuildHooks):
+    """A model whose steps run on the devices of the scope in which it was created.
 
-    `distribution` is the `ReplicaGroup`; one device without a scope.
+    `distribution` is the `ReplicaGroup`, of one device without a scope.
     """
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.
     host_side = ("distribution", "record_steps")
-    # Which steps torch records; see `GraphModel.compile`.
+    # Steps that torch records; see `EntryModel.compile`.
     record_steps: bool | str = "auto"
-    # Whether several devices may share a supergraph. Each class says so for itself; see
+    # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
 
@@ -67,7 +67,7 @@ class Replicated(compat.BuildHooks):
         return super().predict_step(*args) if outputs is None else outputs
 
     def _recorded(self, kind: str, args: tuple):
-        """Return what a recorded step of torch returns; None to take another."""
+        """Return the results of a step that torch has recorded, or None."""
         if backend.recorded is None:
             return None
         return backend.recorded(self, kind, args[-1])
@@ -93,8 +93,8 @@ class Replicated(compat.BuildHooks):
                 return super().save_weights(filepath, *args, **kwargs)
             if "max_shard_size" in kwargs or not _is_local(filepath, ".weights.h5"):
                 return super().save_weights(filepath, *args, **kwargs)
-            with buffered_write(filepath) as held:
-                return super().save_weights(held)
+            with buffered_write(filepath) as buffer:
+                return super().save_weights(buffer)
 
     def stateless_call(self, *args, **kwargs):
         """Call the model on all devices of JAX; see `keras.Model.stateless_call`."""
@@ -102,7 +102,7 @@ class Replicated(compat.BuildHooks):
         return call(*args, **kwargs)
 
     def batch_to_build(self, batch):
-        """Return one device's part of a batch, which determines shapes."""
+        """Return the part of a batch on one device, which determines shapes."""
         plain = self.distribution.plain_batch(self)
         return batch if plain is None else plain
 
