@@ -11,7 +11,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.explain.edge_places import edge_places
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import Probe
-from keras_bandgnn.explain.question import Question, explanations
+from keras_bandgnn.explain.request import ExplanationRequest, explanations
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
@@ -25,15 +25,17 @@ class HeadReading(Probe):
 
     method = "attention"
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return sizes of states times their gradient, as scores of nodes."""
         output = self.task(batch)
-        rows = self.asked(output, batch)
+        rows = self.select_rows(output, batch)
         column = self.columns(rows, batch)
 
         def values(states):
             varied = {**batch, "explained": {"states": states}}
-            return self.scores(self.asked(self.task(varied), batch), column, batch)
+            return self.scores(
+                self.select_rows(self.task(varied), batch), column, batch
+            )
 
         states = self.task.backbone(batch)
         _, slopes = graph_ops.value_and_gradient(values, states)
@@ -89,10 +91,10 @@ def attention(
     >>> round(float(explanation.node.sum()), 4)
     1.0
     """
-    question = Question(task, graphs, target, index, edges=False).checked()
+    request = ExplanationRequest(task, graphs, target, index, edges=False).checked()
     # Before other work: not every backbone has weights.
-    weights = attention_weights(task, question.graphs)
-    read = explanations(question, HeadReading)
+    weights = attention_weights(task, request.graphs)
+    read = explanations(request, HeadReading)
     residual = isinstance(task.backbone, GraphTransformerBackbone)
     return [
         None if explanation is None else _followed(explanation, layers, residual)

@@ -12,7 +12,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int, positive_number
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import EDGE, Probe
-from keras_bandgnn.explain.question import Question, answers, explanations
+from keras_bandgnn.explain.request import ExplanationRequest, explanations, run_program
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import TaskProgram
 
@@ -22,7 +22,7 @@ _MOST_PIECES = 64
 
 
 def by_name(scores: dict) -> dict:
-    """Return scores of inputs as answers of a probe: "node" by feature, and "edge"."""
+    """Return scores of inputs as results of a probe: "node" by feature, and "edge"."""
     out = {"node": {name: values for name, values in scores.items() if name != EDGE}}
     return {**out, "edge": scores[EDGE]} if EDGE in scores else out
 
@@ -43,7 +43,7 @@ class Saliency(Probe):
         super().__init__(task, features, edges)
         self.times_input = times_input
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return the sizes of the gradient, of embedded ids one for each node."""
         inputs = self.inputs(batch)
         rows = self.rows(batch, inputs)
@@ -69,7 +69,7 @@ class IntegratedGradients(Probe):
 
     method = "integrated_gradients"
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return the attributions, of embedded ids one for each node."""
         inputs = self.inputs(batch)
         rows = self.rows(batch, inputs)
@@ -77,7 +77,7 @@ class IntegratedGradients(Probe):
         totals = {name: ops.zeros_like(values) for name, values in inputs.items()}
         totals = self.repeated(
             "add",
-            batch["question"]["place"].shape[0],
+            batch["request"]["place"].shape[0],
             totals,
             {"batch": batch, "inputs": inputs, "column": column},
         )
@@ -103,7 +103,7 @@ class IntegratedGradients(Probe):
         """Return the sums of gradients after another point of the path."""
         batch, column = constants["batch"], constants["column"]
         place, weight = (
-            ops.take(ops.convert_to_tensor(batch["question"][name]), step, axis=0)
+            ops.take(ops.convert_to_tensor(batch["request"][name]), step, axis=0)
             for name in ("place", "weight")
         )
         inputs = {n: place * values for n, values in constants["inputs"].items()}
@@ -169,8 +169,8 @@ def saliency(
     ((3,), (2,))
     """
     boolean("times_input", times_input)
-    question = Question(task, graphs, target, index, features, edges)
-    return explanations(question, Saliency, times_input)
+    request = ExplanationRequest(task, graphs, target, index, features, edges)
+    return explanations(request, Saliency, times_input)
 
 
 def integrated_gradients(
@@ -229,21 +229,21 @@ def integrated_gradients(
     positive_int("steps", steps)
     positive_number("tolerance", tolerance)
 
-    def answer(program, batch):
+    def run(program, batch):
         return _integrated(program, batch, steps, tolerance)
 
-    question = Question(task, graphs, target, index, features, edges)
-    return explanations(question, IntegratedGradients, answer=answer)
+    request = ExplanationRequest(task, graphs, target, index, features, edges)
+    return explanations(request, IntegratedGradients, run=run)
 
 
 def _integrated(
     program: TaskProgram, batch: dict, steps: int, tolerance: float
 ) -> dict:
-    """Return the answers for a batch, from as many pieces of the path as it needs."""
+    """Return the results for a batch, from as many pieces of the path as it needs."""
     pieces = 1
     while True:
         parts = [
-            answers(program, {**batch, "question": {**batch["question"], **points}})
+            run_program(program, {**batch, "request": {**batch["request"], **points}})
             for points in _points(steps, pieces)
         ]
         total = {

@@ -11,7 +11,7 @@ from keras_bandgnn.checks import non_negative_number, positive_int, positive_num
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.gradients import by_name
 from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
-from keras_bandgnn.explain.question import Question, explanations
+from keras_bandgnn.explain.request import ExplanationRequest, explanations
 from keras_bandgnn.models.task import Task
 
 # Weights of the loss, in this order.
@@ -45,7 +45,7 @@ class MaskTraining(Probe):
         super().__init__(task, features, edges)
         self.steps = steps
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return the trained masks, 0 where the output does not depend on the input."""
         inputs = self.inputs(batch)
         rows = self.rows(batch, inputs)
@@ -94,7 +94,7 @@ class MaskTraining(Probe):
             new[3][name] = ops.where(step == 0, seen, used[name])
             slope = slope + self._penalty(logits[name], *constants["pulls"][name])
             if name == EDGE:
-                pair = ops.convert_to_tensor(batch["question"]["pair"])
+                pair = ops.convert_to_tensor(batch["request"]["pair"])
                 slope = 0.5 * (slope + ops.take_along_axis(slope, pair, axis=1))
             # Adam. Keras' own would create variables of each shape of batch, which
             # compiled programs cannot.
@@ -102,7 +102,7 @@ class MaskTraining(Probe):
             square = _BETA[1] * squares[name]
             square = square + (1 - _BETA[1]) * ops.square(slope)
             size = ops.sqrt(square / bias[1]) + _EPSILON
-            change = batch["question"]["rate"][0] * mean / bias[0] / size
+            change = batch["request"]["rate"][0] * mean / bias[0] / size
             new[0][name] = logits[name] - change
             new[1][name], new[2][name] = mean, square
         return new
@@ -152,7 +152,7 @@ class MaskTraining(Probe):
         As in the paper, sizes of edges add up, and entropies and sizes of features are
         means over the graph.
         """
-        terms = dict(zip(_TERMS, ops.unstack(batch["question"]["terms"]), strict=True))
+        terms = dict(zip(_TERMS, ops.unstack(batch["request"]["terms"]), strict=True))
         counts = {
             name: ops.maximum(ops.cast(batch["graph"][name], "float32"), 1.0)
             for name in ("n_node", "n_edge")
@@ -258,7 +258,7 @@ def gnn_explainer(
         for name, value in zip(_TERMS, terms, strict=True)
     ]
     return explanations(
-        Question(task, graphs, target, index, features, edges),
+        ExplanationRequest(task, graphs, target, index, features, edges),
         MaskTraining,
         steps,
         rate=np.array([rate], np.float32),

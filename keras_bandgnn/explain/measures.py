@@ -17,8 +17,8 @@ from keras_bandgnn.checks import (
     sequence,
 )
 from keras_bandgnn.explain.explanation import LEVELS, Explanation
-from keras_bandgnn.explain.probe import EDGE, Probe, ask, output_kind
-from keras_bandgnn.explain.question import Question, answers
+from keras_bandgnn.explain.probe import EDGE, Probe, output_kind, run_probe
+from keras_bandgnn.explain.request import ExplanationRequest, run_program
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import compiled
 
@@ -26,11 +26,11 @@ from keras_bandgnn.models.task_program import compiled
 class Masked(Probe):
     """The output for graphs of which a part is left out."""
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return the rows for "keep_edge" [G, E] and "keep_node" [G, N]."""
-        question, inputs = batch["question"], self.inputs(batch)
+        request, inputs = batch["request"], self.inputs(batch)
         for name, values in inputs.items():
-            mask = question["keep_edge" if name == EDGE else "keep_node"]
+            mask = request["keep_edge" if name == EDGE else "keep_node"]
             mask = ops.convert_to_tensor(mask)
             axes = (1,) * (len(values.shape) - 2)
             inputs[name] = values * ops.reshape(mask, (*ops.shape(mask), *axes))
@@ -62,25 +62,29 @@ def masked_rows(
     index = index if task.output_level == "node" else None
     target = [explanation.target for explanation in explanations]
     edges = level == "edge"
-    question = Question(task, sources, target, index, not edges, edges).checked()
-    program = compiled(task, ask, Masked, not edges, edges)
-    loader = program.loader(question.graphs, training=False)
+    request = ExplanationRequest(
+        task, sources, target, index, not edges, edges
+    ).checked()
+    program = compiled(task, run_probe, Masked, not edges, edges)
+    loader = program.loader(request.graphs, training=False)
     out: list = [None] * len(sources)
-    for batch, cases in question.cases(program, loader):
+    for batch, records in request.records(program, loader):
         keep = {
             f"keep_{name}": np.ones(batch[name]["mask"].shape, np.float32)
             for name in LEVELS
         }
-        for case in cases:
-            mask = np.asarray(masks[case.number], np.float32)
-            group = case.rows.group
+        for record in records:
+            mask = np.asarray(masks[record.number], np.float32)
+            group = record.rows.group
             if edges:
-                keep["keep_edge"][group, case.rows.edges] = case.edges.to_model(mask)
+                keep["keep_edge"][group, record.rows.edges] = record.edges.to_model(
+                    mask
+                )
             else:
-                keep["keep_node"][group, case.rows.nodes] = mask[case.nodes]
-        rows = answers(program, {**batch, "question": {**batch["question"], **keep}})
-        for case in cases:
-            out[case.number] = rows["rows"][case.rows.group, case.rows.slot]
+                keep["keep_node"][group, record.rows.nodes] = mask[record.nodes]
+        rows = run_program(program, {**batch, "request": {**batch["request"], **keep}})
+        for record in records:
+            out[record.number] = rows["rows"][record.rows.group, record.rows.slot]
     return out
 
 

@@ -53,7 +53,7 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
 class Probe:
     """The output of a task that is explained, one number for each graph.
 
-    Subclasses define `answers`, a function of a batch that `compiled` compiles; their
+    Subclasses define `compute`, a function of a batch that `compiled` compiles; their
     results come from `explanations`.
 
     Args:
@@ -68,17 +68,17 @@ class Probe:
         self.features = features
 
     def __call__(self, batch) -> dict:
-        """Return the answers for a batch with a part "question"."""
+        """Return the results for a batch with a part "request"."""
         sparse = SEGMENT in batch["plan"]
         # Sparse products have no gradient by the entries of their matrix.
         with portable() if sparse else contextlib.nullcontext():
-            return self.answers(batch)
+            return self.compute(batch)
 
-    def answers(self, batch) -> dict:
+    def compute(self, batch) -> dict:
         """Return arrays by name; "rows" float [G, B, C] and "column" int32 [G, B].
 
         Args:
-            batch: A batch with a part "question".
+            batch: A batch with a part "request".
         """
         raise NotImplementedError
 
@@ -154,7 +154,7 @@ class Probe:
         """Return the task's output for the explained node or graph of each graph.
 
         Args:
-            batch: A batch with a part "question".
+            batch: A batch with a part "request".
             inputs: What `inputs` returned, varied.
 
         Returns:
@@ -170,12 +170,12 @@ class Probe:
             else:
                 node[name] = values
         batch = {**batch, "node": node, "explained": varied}
-        return self.asked(self.task({**batch, "plan": self._plan(batch)}), batch)
+        return self.select_rows(self.task({**batch, "plan": self._plan(batch)}), batch)
 
-    def asked(self, output, batch):
-        """Return the rows of the task's output that "question" names."""
+    def select_rows(self, output, batch):
+        """Select the rows of the task's output that "request" names."""
         if self.task.output_level == "node":
-            output = graph_ops.batched_gather(output, batch["question"]["row"])
+            output = graph_ops.batched_gather(output, batch["request"]["row"])
         return ops.cast(output, "float32")
 
     def _plan(self, batch) -> dict:
@@ -185,7 +185,7 @@ class Probe:
         arrays = dict(batch["plan"][SEGMENT])
         factor = batch["explained"].get("edge")
         if factor is not None:
-            order = batch["question"]["order"]
+            order = batch["request"]["order"]
             factor = ops.take_along_axis(factor, order, axis=1)
             weight = arrays.get("weight")
             arrays["weight"] = factor if weight is None else factor * weight
@@ -201,11 +201,11 @@ class Probe:
         ends = ops.minimum(ops.convert_to_tensor(batch["edge"]["receiver"]), last)
         return graph_ops.batched_gather(graph, ends)
 
-    # === What is asked ===
+    # === Selection of outputs ===
 
     def columns(self, rows, batch):
         """Return the explained column of each row, int32 [G, B]."""
-        column = ops.convert_to_tensor(batch["question"]["column"])
+        column = ops.convert_to_tensor(batch["request"]["column"])
         best = ops.cast(ops.argmax(rows, axis=-1), "int32")
         return ops.where(column == PREDICTED, best, column)
 
@@ -235,12 +235,12 @@ class Probe:
         return dict(zip(names, slopes, strict=True))
 
 
-def ask(task: Task, batch, kind: type[Probe], *options) -> dict:
-    """Return the answers of a probe, for `compiled`.
+def run_probe(task: Task, batch, kind: type[Probe], *options) -> dict:
+    """Return the results of a probe, for `compiled`.
 
     Args:
         task: The task.
-        batch: A batch with a part "question".
+        batch: A batch with a part "request".
         kind: The class of the probe.
         *options: Its arguments after the task.
     """

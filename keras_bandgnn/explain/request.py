@@ -14,7 +14,13 @@ from keras_bandgnn.explain.edge_places import (
     opposite_edges,
 )
 from keras_bandgnn.explain.explanation import Explanation
-from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, ask, output_kind
+from keras_bandgnn.explain.probe import (
+    PREDICTED,
+    SEGMENT,
+    Probe,
+    output_kind,
+    run_probe,
+)
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.inputs import Inputs, read_graphs
 from keras_bandgnn.models.task import Task
@@ -23,14 +29,14 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
 
 
-class Case(NamedTuple):
+class GraphRecord(NamedTuple):
     """One graph of a batch and its counterpart at the caller.
 
     Attributes:
-        number: Number of the caller's item.
-        rows: Where it is in the batch.
+        number: Index of the caller's item.
+        rows: Its rows in the batch.
         graph: The graph, with the caller's nodes and edges.
-        source: What the caller passed; None if only compiled graphs are at hand.
+        source: The caller's item; None if only compiled graphs are available.
         nodes: int [n], the caller's number of each node of the batch.
         edges: The caller's edges.
         index: The explained node, as the caller numbers it, or None.
@@ -56,7 +62,7 @@ class Case(NamedTuple):
         return self.edges.to_caller(values[self.rows.group, self.rows.edges])
 
 
-class Question(NamedTuple):
+class ExplanationRequest(NamedTuple):
     """The request for explanations of some graphs.
 
     Attributes:
@@ -76,8 +82,8 @@ class Question(NamedTuple):
     features: bool = True
     edges: bool = True
 
-    def checked(self) -> "Question":
-        """Return the question with its graphs read, or raise a ValueError."""
+    def checked(self) -> "ExplanationRequest":
+        """Return the request with its graphs read, or raise a ValueError."""
         task = instance("task", self.task, Task, "a task, such as a GraphClassifier")
         boolean("features", self.features)
         if task.output_level not in ("graph", "node", "candidate"):
@@ -114,15 +120,15 @@ class Question(NamedTuple):
             )
         return self._replace(graphs=read_graphs(task, "graphs", self.graphs))
 
-    def cases(
+    def records(
         self, program: TaskProgram, loader: Loader, **more
-    ) -> Iterator[tuple[dict, list[Case]]]:
-        """Yield the batches of the question, and the graphs of each.
+    ) -> Iterator[tuple[dict, list[GraphRecord]]]:
+        """Yield the batches of the request, and the graphs of each.
 
         Args:
             program: The program of a probe.
             loader: Its loader of the graphs.
-            **more: Further arrays of the part "question".
+            **more: Further arrays of the part "request".
         """
         _check_plan(loader)
         inputs = self.graphs
@@ -137,24 +143,26 @@ class Question(NamedTuple):
             row, column = (
                 np.zeros(batch["graph"]["mask"].shape, np.int32) for _ in range(2)
             )
-            cases = []
+            records = []
             for rows in graph_rows(batch):
-                case = _case(batch, rows, loader, inputs, places[rows.id][0])
+                record = _record(batch, rows, loader, inputs, places[rows.id][0])
                 place = rows.group, rows.slot
                 if self.index is not None:
-                    case = case._replace(index=int(index[case.number]))
-                    row[place] = rows.nodes.start + _node(case)
+                    record = record._replace(index=int(index[record.number]))
+                    row[place] = rows.nodes.start + _node(record)
                 if self.task.output_level == "candidate":
                     width = int(batch["candidate"]["mask"][place].sum())
-                asked = int(target[case.number])
-                column[place] = _column(asked, width, self.task, case.number)
-                cases.append(case)
-            question = {"row": row, "column": column, **more, **batch["question"]}
-            question["pair"] = opposite_edges(batch["edge"])
-            yield {**batch, "question": question}, cases
+                choice = int(target[record.number])
+                column[place] = _column(choice, width, self.task, record.number)
+                records.append(record)
+            request = {"row": row, "column": column, **more, **batch["request"]}
+            request["pair"] = opposite_edges(batch["edge"])
+            yield {**batch, "request": request}, records
 
 
-def _case(batch, rows: GraphRows, loader, inputs: Inputs, nodes: np.ndarray) -> Case:
+def _record(
+    batch, rows: GraphRows, loader, inputs: Inputs, nodes: np.ndarray
+) -> GraphRecord:
     """Return a graph of a batch and the caller's item.
 
     Args:
@@ -170,74 +178,74 @@ def _case(batch, rows: GraphRows, loader, inputs: Inputs, nodes: np.ndarray) -> 
     edge = {name: values[place] for name, values in batch["edge"].items()}
     ends = (nodes[edge[k] - rows.nodes.start] for k in ("sender", "receiver"))
     edges = edge_places(graph, *ends, edge)
-    return Case(inputs.number(rows.id), rows, graph, source, nodes, edges, None)
+    return GraphRecord(inputs.number(rows.id), rows, graph, source, nodes, edges, None)
 
 
 def explanations(
-    question: Question, kind: type[Probe], *arguments, answer=None, **more
+    request: ExplanationRequest, kind: type[Probe], *arguments, run=None, **more
 ) -> list:
     """Return the `Explanation` of each item; None for those that are left out.
 
     Args:
-        question: What is asked.
-        kind: A `Probe` whose answers have "score", "rows", "column", "edge" and "node".
+        request: The request.
+        kind: A `Probe` with results "score", "rows", "column", "edge" and "node".
         *arguments: Arguments of its constructor after the usual ones.
-        answer: Function of a program and a batch that returns the answers; by default
-            `answers`.
-        **more: Further arrays of the part "question".
+        run: Function of a program and a batch that returns the results; by default
+            `run_program`.
+        **more: Further arrays of the part "request".
     """
-    question = question.checked()
-    inputs = question.graphs
+    request = request.checked()
+    inputs = request.graphs
     if inputs.is_empty:
         return inputs.spread([])
-    options = question.features, question.edges, *arguments
-    program = compiled(question.task, ask, kind, *options)
+    options = request.features, request.edges, *arguments
+    program = compiled(request.task, run_probe, kind, *options)
     loader = program.loader(inputs, training=False)
     out: list = [None] * inputs.count(int(loader.starts[-1]))
-    for batch, cases in question.cases(program, loader, **more):
-        values = (answer or answers)(program, batch)
-        for case in cases:
-            out[case.number] = explanation_of(kind.method, case, values)
+    for batch, records in request.records(program, loader, **more):
+        values = (run or run_program)(program, batch)
+        for record in records:
+            out[record.number] = explanation_of(kind.method, record, values)
     return out
 
 
-def answers(program: TaskProgram, batch) -> dict:
-    """Return the answers of a probe for a batch, in NumPy."""
+def run_program(program: TaskProgram, batch) -> dict:
+    """Return the results of a probe for a batch, in NumPy."""
     return keras.tree.map_structure(
         keras.ops.convert_to_numpy, program.predict_on_batch(batch)
     )
 
 
-def explanation_of(method: str, case: Case, values: Mapping) -> Explanation:
-    """Return the explanation of a graph from the answers for its batch."""
-    place = case.rows.group, case.rows.slot
-    features = {n: case.node_scores(v) for n, v in values.get("node", {}).items()}
-    node = np.zeros(case.graph.num_nodes, np.float32)
+def explanation_of(method: str, record: GraphRecord, values: Mapping) -> Explanation:
+    """Return the explanation of a graph from the results for its batch."""
+    place = record.rows.group, record.rows.slot
+    features = {n: record.node_scores(v) for n, v in values.get("node", {}).items()}
+    node = np.zeros(record.graph.num_nodes, np.float32)
     for scores in features.values():
         node += scores.reshape(len(node), -1).sum(axis=1)
-    edge, remainder = np.zeros(len(case.edges.senders), np.float32), 0.0
+    edge, remainder = np.zeros(len(record.edges.senders), np.float32), 0.0
     if "edge" in values:
-        edge = case.edge_scores(values["edge"])
-        of_model = values["edge"][case.rows.group, case.rows.edges]
+        edge = record.edge_scores(values["edge"])
+        of_model = values["edge"][record.rows.group, record.rows.edges]
         remainder = float(of_model.sum() - edge.sum())
     target = int(values["column"][place])
     rows = values["rows"][place]
     baseline = float(values["baseline"][place]) if "baseline" in values else None
     return Explanation(
-        method,
-        case.graph,
-        case.source,
-        case.index,
-        target,
-        rows,
-        float(rows[target]),
-        node,
-        features,
-        edge,
-        case.edges.senders,
-        case.edges.receivers,
-        remainder,
-        baseline,
+        method=method,
+        graph=record.graph,
+        source=record.source,
+        index=record.index,
+        target=target,
+        prediction=rows,
+        output=float(rows[target]),
+        node=node,
+        node_features=features,
+        edge=edge,
+        senders=record.edges.senders,
+        receivers=record.edges.receivers,
+        rest=remainder,
+        baseline=baseline,
     )
 
 
@@ -256,7 +264,7 @@ def _with_segments(batch, task: Task, loader: Loader) -> dict:
     edge = batch["edge"]
     if not loader.plan.primitives:
         # Attention and tiles: edges attend one by one.
-        return {**batch, "plan": {}, "question": {}}
+        return {**batch, "plan": {}, "request": {}}
     types = max(int(task.backbone.num_edge_types or 1), 1)
     key = edge["receiver"].astype(np.int64) * types
     key += edge["type"] if types > 1 else 0
@@ -269,7 +277,7 @@ def _with_segments(batch, task: Task, loader: Loader) -> dict:
         weight = edge[loader.edge_weight].astype(np.float32)
         weight = weight.reshape(order.shape)
         arrays["weight"] = np.take_along_axis(weight, order, axis=1)
-    return {**batch, "plan": {SEGMENT: arrays}, "question": {"order": order}}
+    return {**batch, "plan": {SEGMENT: arrays}, "request": {"order": order}}
 
 
 def _per_graph(name: str, value, count: int, default: int) -> np.ndarray:
@@ -308,14 +316,14 @@ def _compiled(loader: Loader, number: int, nodes: np.ndarray) -> Graph:
     return graph.subgraph(np.argsort(nodes))
 
 
-def _node(case: Case) -> int:
+def _node(record: GraphRecord) -> int:
     """Return the explained node as the batch numbers it, from the graph's first."""
-    place = np.flatnonzero(case.nodes == case.index)
+    place = np.flatnonzero(record.nodes == record.index)
     if not len(place):
         raise ValueError(
-            f"Expected `index` to be a node in [0, {case.graph.num_nodes}) that "
-            f"preprocessing keeps. Received: index={case.index} for graph "
-            f"{case.number}. Choose another node."
+            f"Expected `index` to be a node in [0, {record.graph.num_nodes}) that "
+            f"preprocessing keeps. Received: index={record.index} for graph "
+            f"{record.number}. Choose another node."
         )
     return int(place[0])
 
