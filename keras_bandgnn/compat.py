@@ -50,16 +50,16 @@ def add_seed_generator(layer, seed: int | None) -> None:
 # === Compiled steps ===
 
 
-class _Derived:
-    """A dict that Keras takes for no container of layers to track, save or load."""
+class _Cache:
+    """A dict that Keras does not track, save or load as a container of layers."""
 
     def __init__(self):
         self.values: dict = {}
 
 
-def derived(model: keras.Model) -> dict:
+def model_cache(model: keras.Model) -> dict:
     """Return the cache of a model: other models and compiled calls derived from it."""
-    return model.__dict__.setdefault("_derived", _Derived()).values
+    return model.__dict__.setdefault("_model_cache", _Cache()).values
 
 
 def forget_programs(model: keras.Model) -> None:
@@ -70,13 +70,13 @@ def forget_programs(model: keras.Model) -> None:
     for name in ("train_function", "test_function", "predict_function"):
         if hasattr(model, name):
             setattr(model, name, None)
-    model.__dict__.pop("_derived", None)
+    model.__dict__.pop("_model_cache", None)
 
 
 def forget_steps(model: keras.Model) -> None:
     """Discard the objects derived from the arguments of `compile`."""
     for name in ("records", "loops", "built"):
-        derived(model).pop(name, None)
+        model_cache(model).pop(name, None)
 
 
 # === State of `Model.compile` ===
@@ -139,10 +139,10 @@ class BuildHooks(keras.Model):
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         # Keras looks through all layers and variables, at each `train_on_batch`.
-        done = derived(self).get("built") if data_batch is not None else None
+        done = model_cache(self).get("built") if data_batch is not None else None
         if done is None or done is not self.optimizer or not done.built:
             super()._symbolic_build(iterator, self.batch_to_build(data_batch))
-            derived(self)["built"] = self.optimizer
+            model_cache(self)["built"] = self.optimizer
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Exists only in the TensorFlow trainer.

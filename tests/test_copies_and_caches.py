@@ -320,7 +320,7 @@ def test_programs_of_a_task_are_bounded():
         task_program.compiled(task, function, number)
         # The one that is used stays.
         assert task_program.compiled(task, function, 0) is first
-    programs = compat.derived(task)["programs"]
+    programs = compat.model_cache(task)["programs"]
     assert len(programs) <= task_program._MAX_PROGRAMS
     compat.forget_programs(task)
     assert task_program.compiled(task, function, 0) is not first

@@ -8,9 +8,9 @@ from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
 from keras_bandgnn.assembly.shared_states import (
-    SharedBudget,
-    StepRows,
-    equal_rows,
+    DeduplicatedBudget,
+    StepGraph,
+    first_equal_row,
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
@@ -48,7 +48,7 @@ class ScheduleAssembler(BatchAssembler):
         self.num_types = num_types
         self.slots = slots
         self._table = None
-        self.shared_budget: SharedBudget | None = None
+        self.shared_budget: DeduplicatedBudget | None = None
         edges = sum(len(part.senders) for part in parts)
         if len(self.parts) == 1 and edges <= _MOST_KEPT:
             self._table = self._table_of(self.parts[0])
@@ -113,8 +113,8 @@ class ScheduleAssembler(BatchAssembler):
         if not self.plan.schedule.merge or len(several) < _FEWEST:
             return
         usual = dict(several[0].budget)
-        if exact and SharedBudget.may_differ(usual):
-            self.shared_budget = SharedBudget(usual, None)
+        if exact and DeduplicatedBudget.may_differ(usual):
+            self.shared_budget = DeduplicatedBudget(usual, None)
             return
         count = min(_SAMPLE, len(several))
         sample = [several[i * len(several) // count] for i in range(count)]
@@ -124,7 +124,7 @@ class ScheduleAssembler(BatchAssembler):
             rows = layout.rows([table.ptr])
             steps = list(self._lists(layout, table, rows, shared=True))
             needed.append(self._needed(steps, 0, rows.real[0].stop))
-        self.shared_budget = SharedBudget.of(usual, needed)
+        self.shared_budget = DeduplicatedBudget.of(usual, needed)
 
     def keep_states_apart(self) -> None:
         """Undo `share_states`."""
@@ -184,7 +184,7 @@ class ScheduleAssembler(BatchAssembler):
         self,
         supergraphs: Sequence[Supergraph],
         replicas: int,
-        shared: SharedBudget | None,
+        shared: DeduplicatedBudget | None,
     ) -> list[tuple]:
         ids, layout, table = self._layout(supergraphs)
         part, members, budgets = layout.parts[0], layout.members, layout.budgets
@@ -283,7 +283,7 @@ class ScheduleAssembler(BatchAssembler):
         table: ScheduleTable,
         rows: PaddedRows,
         shared: bool,
-    ) -> Iterator[tuple[PaddedRows, np.ndarray, list[StepRows]]]:
+    ) -> Iterator[tuple[PaddedRows, np.ndarray, list[StepGraph]]]:
         """Yield the lists of each step, with rows counted within each supergraph.
 
         Args:
@@ -309,24 +309,24 @@ class ScheduleAssembler(BatchAssembler):
             before, places = places, _equal(rows, step.colour) if shared else None
             lists = []
             for s, (nodes, ends) in enumerate(zip(rows.real, edge.real, strict=True)):
-                step_rows = StepRows(
+                step_rows = StepGraph(
                     state[nodes], sender[ends], receiver[ends], kind[ends]
                 )
                 if places is not None:
-                    step_rows, places[s] = step_rows.merged(places[s])
+                    step_rows, places[s] = step_rows.deduplicate(places[s])
                 lists.append(
-                    step_rows if before is None else step_rows.reading(before[s])
+                    step_rows if before is None else step_rows.remap_inputs(before[s])
                 )
             starts = own_starts
             yield rows, starts, lists
 
 
 def _equal(rows: PaddedRows, colour: np.ndarray | None) -> list[np.ndarray] | None:
-    """Return `equal_rows` of a list in each supergraph; None if all are kept."""
+    """Return `first_equal_row` of a list in each supergraph; None if all are kept."""
     if colour is None:
         return None
     colour = rows.column([colour])
-    return [equal_rows(colour[place]) for place in rows.place]
+    return [first_equal_row(colour[place]) for place in rows.place]
 
 
 def _state(index: np.ndarray, before: int, now: int, what: str) -> dict:

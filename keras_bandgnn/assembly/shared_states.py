@@ -18,7 +18,7 @@ _WORTH = 0.98
 _STEP, _MANY = 256, 4096
 
 
-def equal_rows(colour: np.ndarray) -> np.ndarray:
+def first_equal_row(colour: np.ndarray) -> np.ndarray:
     """Return the first row with the colour of each, int32 [R].
 
     Args:
@@ -37,7 +37,7 @@ def equal_rows(colour: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass
-class StepRows:
+class StepGraph:
     """The rows and edges of a step in one supergraph.
 
     Args:
@@ -52,12 +52,12 @@ class StepRows:
     receiver: np.ndarray
     type: np.ndarray
 
-    def merged(self, equal: np.ndarray) -> tuple["StepRows", np.ndarray]:
-        """Return the rows that `equal_rows` names, and where each row is in them."""
+    def deduplicate(self, equal: np.ndarray) -> tuple["StepGraph", np.ndarray]:
+        """Remove duplicates by `first_equal_row`; return also the new row of each."""
         is_first = equal == np.arange(len(equal))
         place = (np.cumsum(is_first) - 1).astype(np.int32)[equal]
         edges = is_first[self.receiver]
-        rows = StepRows(
+        rows = StepGraph(
             self.state[is_first],
             self.sender[edges],
             place[self.receiver[edges]],
@@ -65,7 +65,7 @@ class StepRows:
         )
         return rows, place
 
-    def reading(self, place: np.ndarray) -> "StepRows":
+    def remap_inputs(self, place: np.ndarray) -> "StepGraph":
         """Return the rows with `place` applied to those of the list before."""
         return dataclasses.replace(
             self, state=place[self.state], sender=place[self.sender]
@@ -73,7 +73,7 @@ class StepRows:
 
 
 @dataclasses.dataclass
-class SharedBudget:
+class DeduplicatedBudget:
     """How large the arrays of supergraphs are whose graphs share states.
 
     Args:
@@ -89,7 +89,7 @@ class SharedBudget:
         cls,
         usual: dict[str, int],
         needed: Sequence[Mapping[str, int]],
-    ) -> "SharedBudget | None":
+    ) -> "DeduplicatedBudget | None":
         """Estimate the smaller budget; None if it is hardly smaller.
 
         Args:

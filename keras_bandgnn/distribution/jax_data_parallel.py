@@ -223,7 +223,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             ),
             x,
         )
-        derived = compat.derived(task)
+        derived = compat.model_cache(task)
         if "predict_split" not in derived:
             derived["predict_split"] = jax.jit(
                 lambda *state: task.stateless_call(*state, training=False)[0]

@@ -28,7 +28,7 @@ from keras_bandgnn.primitives.tiles import Tiles
 
 
 class AttentionRows:
-    """Where the nodes of a batch lie in the sequences of full attention.
+    """The padded layout [sequence, length] of nodes for full attention.
 
     Args:
         batch: A batch.

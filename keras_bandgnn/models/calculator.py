@@ -292,7 +292,7 @@ class Potential:
     def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         nodes, edges = len(numbers), len(pairs.sender)
         # Calculators of a task share its programs, each with static shapes.
-        programs = compat.derived(self.task).setdefault("calculator", {})
+        programs = compat.model_cache(self.task).setdefault("calculator", {})
         node_room, edge_room = self._capacity
         if nodes >= node_room or edges > edge_room:
             # One node is padding.

@@ -25,7 +25,7 @@ def input_loader(
         seed: Seed of the orders.
         adapt: Whether a batcher without a budget stores the one estimated here.
         training: Whether the batches are for training.
-        sampler: What cuts a large graph into batches.
+        sampler: Neighbour or subgraph sampler for large graphs.
     """
     loader, backbone = inputs.data, task.backbone
     if inputs.kind != LOADER:

@@ -33,7 +33,7 @@ def compiled(task, function: Callable, *static, **options) -> "TaskProgram":
         **options: See `TaskProgram`; the same for each call with equal other arguments.
     """
     tasks = getattr(task, "members", [task])
-    programs = compat.derived(task).setdefault("programs", {})
+    programs = compat.model_cache(task).setdefault("programs", {})
     key = (function, *static)
     program = programs.pop(key, None)
     if program is None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
-from keras_bandgnn.assembly.shared_states import SharedBudget, equal_rows
+from keras_bandgnn.assembly.shared_states import DeduplicatedBudget, first_equal_row
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, GraphPreprocessor
@@ -82,7 +82,7 @@ def rows_of_steps(batch):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=40))
 def test_the_first_of_equal_rows(colours):
-    found = equal_rows(np.array(colours, np.uint64))
+    found = first_equal_row(np.array(colours, np.uint64))
     assert found.tolist() == [colours.index(each) for each in colours]
 
 
@@ -144,7 +144,7 @@ def test_what_does_not_fit_the_smaller_shape_gets_the_usual_one():
     smaller = assembler.shared_budget.smaller
     names = [name for name in budget if budget[name] != smaller[name]]
     assert names and all(smaller[name] < budget[name] for name in names)
-    assembler.shared_budget = SharedBudget(
+    assembler.shared_budget = DeduplicatedBudget(
         budget, {**budget, **{name: 1 for name in names if "node@1" in name}}
     )
     built = assembler.build(supergraphs[:2], 1)

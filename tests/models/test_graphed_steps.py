@@ -103,7 +103,7 @@ def trained(graphs, make, optimizer, recorded=True, change=None):
 
 def records_of(task):
     """The records of training steps of a task."""
-    records = compat.derived(task).get("records", {}).get(("train", "cuda_graphs"))
+    records = compat.model_cache(task).get("records", {}).get(("train", "cuda_graphs"))
     shapes = [] if records is None else records.shapes.values()
     return [each.record for each in shapes if each.record is not None]
 

@@ -25,7 +25,7 @@ BACKBONES = (
 
 def records_of(task, kind="train"):
     """The records of a kind of step of a task."""
-    records = compat.derived(task).get("records", {}).items()
+    records = compat.model_cache(task).get("records", {}).items()
     shapes = [
         each
         for key, value in records

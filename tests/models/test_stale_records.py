@@ -45,7 +45,7 @@ class Steps:
         self.batch = self.task.loader(task_samples.data_of(name, 4))[0]
         self.task.train_on_batch(*self.batch)
         self.outputs()
-        records = compat.derived(self.task)["records"][kind, True]
+        records = compat.model_cache(self.task)["records"][kind, True]
         (shape,) = records.shapes.values()
         self.record = shape.record
         assert self.record.changed() is None
@@ -113,7 +113,7 @@ def reachable(*roots):
             waiting += [
                 (f"{path}.{name}", each)
                 for name, each in vars(value).items()
-                if name not in ("preprocessor", "_derived", "_compile_arguments")
+                if name not in ("preprocessor", "_model_cache", "_compile_arguments")
             ]
 
 

@@ -78,6 +78,6 @@ def test_repeated_reads_weights_and_constants_of_each_call():
             x = np.tanh(x * kernel * scale + ids[0] * step)
         np.testing.assert_allclose(run(scale, ids), x, atol=1e-5)
     if keras.backend.backend() == "torch":
-        records = compat.derived(program)["records"]["predict", "auto"]
+        records = compat.model_cache(program)["records"]["predict", "auto"]
         (shape,) = records.shapes.values()
         assert shape.record is not None and not records.changes

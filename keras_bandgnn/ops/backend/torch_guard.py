@@ -31,7 +31,7 @@ UNREAD = frozenset(
         "_auto_config",
         "_compile_arguments",
         "_compile_config",
-        "_derived",
+        "_model_cache",
         "_eval_epoch_iterator",
         "_for_predictions",
         "_loss_ids",

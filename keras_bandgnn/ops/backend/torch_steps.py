@@ -244,7 +244,7 @@ def recorded(model: keras.Model, kind: str, data):
         return None
     if kind == "predict":
         data, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-    records = compat.derived(model).setdefault("records", {})
+    records = compat.model_cache(model).setdefault("records", {})
     if (kind, choice) not in records:
         records[kind, choice] = Records(model, kind, choice)
     return records[kind, choice].step(model, data)

@@ -154,7 +154,7 @@ def _fill(size, value, capacity, reserve, aim) -> np.ndarray:
         if count:
             taken[waiting[:count]] = True
             free = free - totals[count - 1]
-        # Those that are too large for what is left wait; smaller ones may follow.
+        # Defer graphs that exceed the remaining capacity.
         waiting = waiting[count:]
         waiting = waiting[(size[waiting] <= free - reserve).all(axis=1)]
     while True:

@@ -46,7 +46,7 @@ class Source:
         num_filtered: Graphs that the plan's filter leaves out.
         configs: Options, which JSON can hold, that change the batches.
         graph: The large graph from which batches are cut, or of which they have pairs.
-        sampler: What cuts it; None for whole graphs.
+        sampler: Neighbour or subgraph sampler; None for whole graphs.
         pairs: The true pairs of a `LinkLoader`; None for labels of graphs.
     """
 
@@ -118,7 +118,7 @@ class Loader(keras.utils.PyDataset):
         edge_weight: Edge feature that is the factor of each message, or None.
         num_filtered: Graphs that the plan's filter leaves out.
         graph: The large graph of samples, pairs and sequences, or None.
-        sampler: What cuts it, or None.
+        sampler: Neighbour or subgraph sampler, or None.
         pairs: The true pairs of a `LinkLoader`, or None.
         epoch: Number of the current epoch.
 

@@ -48,7 +48,7 @@ def prediction_batches(loader: Loader, batcher: Batcher | None) -> Iterator[dict
         groups = loader.supergraphs(index, loader.epoch)
         shape = dict(groups[0].budget)
         if budget is not None and (single or (whole and shape != budget)):
-            shape = rung(needed_sizes(loader.sizes, groups), budget)
+            shape = scaled_budget(needed_sizes(loader.sizes, groups), budget)
         elif not keep and budget is None and single:
             shape = {name: _rounded(size) for name, size in shape.items()}
         yield loader.build_as([s.members for s in groups], shape)[0]
@@ -67,7 +67,9 @@ def needed_sizes(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
     return needs
 
 
-def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
+def scaled_budget(
+    needs: Mapping[str, int], budget: Mapping[str, int]
+) -> dict[str, int]:
     """Return the smallest power-of-two multiple of a budget that holds sizes.
 
     Args:
@@ -79,7 +81,7 @@ def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
         Capacities by name.
 
     Example:
-    >>> rung({"node": 70, "graph": 2}, {"node": 512, "edge": 640, "graph": 9})
+    >>> scaled_budget({"node": 70, "graph": 2}, {"node": 512, "edge": 640, "graph": 9})
     {'node': 128, 'edge': 160, 'graph': 3}
     """
     capacities = {

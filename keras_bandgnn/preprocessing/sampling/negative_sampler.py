@@ -192,7 +192,7 @@ class NegativeSampler:
 
     def _sides(
         self, kind, ends, pairs, taken, true, num_nodes, node_types=None
-    ) -> list[tuple[str, "_Side"]]:
+    ) -> list[tuple[str, "CorruptedEnd"]]:
         """Return each end that may be replaced, and its possible replacements."""
         sides = []
         for end in ends:
@@ -201,7 +201,9 @@ class NegativeSampler:
             pair_sets = [pairs, taken]
             if end == "sender":
                 pair_sets = [pair_set.reversed() for pair_set in pair_sets]
-            sides.append((end, _Side(*pair_sets, num_nodes, self.self_pairs, *groups)))
+            sides.append(
+                (end, CorruptedEnd(*pair_sets, num_nodes, self.self_pairs, *groups))
+            )
         return sides
 
     def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
@@ -302,7 +304,7 @@ class FreePlaces:
         starts = np.arange(len(sizes) + 1) * self._width
         self._before = np.searchsorted(keys, starts)
         self.free = np.asarray(sizes, np.int64) - np.diff(self._before)
-        # How many free places are before each taken one.
+        # Number of free places before each excluded one: its rank for inverse sampling.
         self._ranks = keys - np.arange(len(keys))
 
     def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -317,7 +319,7 @@ class FreePlaces:
         return rank + np.searchsorted(self._ranks, rank, side="right") - start
 
 
-class _Side:
+class CorruptedEnd:
     """Nodes that may replace the receivers of pairs.
 
     Args:

@@ -146,7 +146,7 @@ class NeighborSampler(Sampler):
                 drawn, count = self._draw(graph, frontier, fan_out, rng)
                 sender = graph.senders[drawn]
                 new = sender[number[sender] < 0]
-                # Of each node that was found several times the last position stays.
+                # Deduplicate: keep the last occurrence of each node.
                 place = np.arange(len(new), dtype=np.int32)
                 number[new] = place
                 frontier = new[number[new] == place].astype(np.int64)

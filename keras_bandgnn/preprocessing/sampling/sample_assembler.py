@@ -56,7 +56,7 @@ class SampleAssembler(BatchAssembler):
 
     Args:
         graph: The large graph.
-        sampler: What cuts it.
+        sampler: Neighbour or subgraph sampler.
         num_types: P.
         trimmed: Whether each layer reads no more rows than it needs.
         rescale: Whether edges are weighed so that sums of messages are unbiased.

@@ -16,7 +16,10 @@ from keras_bandgnn.preprocessing.batching.batcher import (
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import make_assembler
-from keras_bandgnn.preprocessing.loading.shape_buckets import needed_sizes, rung
+from keras_bandgnn.preprocessing.loading.shape_buckets import (
+    needed_sizes,
+    scaled_budget,
+)
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile, block_size_of
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
@@ -232,7 +235,7 @@ class JointSelection:
         for k in np.flatnonzero(~fits):
             members = np.array([k])
             needs = needed_sizes(sizes, [Supergraph(members, budget)])
-            groups.append((members, rung(needs, budget)))
+            groups.append((members, scaled_budget(needs, budget)))
         graphs = max(sum(len(pieces[k]) for k in members) for members, _ in groups)
         candidates = max(int(np.diff(p.candidate_ptr).max()) for p in pieces)
         self._room = tuple(

@@ -8,7 +8,10 @@ import keras_bandgnn as kb
 from keras_bandgnn import models
 from keras_bandgnn.planning import plan_choice
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, StaticBatcher
-from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches, rung
+from keras_bandgnn.preprocessing.loading.shape_buckets import (
+    prediction_batches,
+    scaled_budget,
+)
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
 
 pytestmark = pytest.mark.every_backend("compile_once", "do_not_change")
@@ -89,17 +92,19 @@ def test_many_graphs_are_padded_to_the_budget():
 
 def test_rungs_hold_what_is_needed():
     budget = {"node": 640, "edge": 1280, "graph": 33, "overflow": 0, "candidate": 5}
-    found = rung({"node": 3, "edge": 0, "graph": 2, "candidate": 2}, budget)
+    found = scaled_budget({"node": 3, "edge": 0, "graph": 2, "candidate": 2}, budget)
     assert found == {"node": 80, "edge": 160, "graph": 5, "overflow": 0, "candidate": 5}
-    found = rung({"node": 3, "edge": 161, "graph": 2}, budget)
+    found = scaled_budget({"node": 3, "edge": 161, "graph": 2}, budget)
     assert found["node"] == 160 and found["candidate"] == 5
     # What there was no room for.
-    found = rung({"node": 3, "overflow": 3, "candidate": 9}, budget)
+    found = scaled_budget({"node": 3, "overflow": 3, "candidate": 9}, budget)
     assert found["overflow"] == 4 and found["candidate"] == 16
 
 
 def test_what_a_budget_does_not_name_is_a_power_of_two():
-    found = rung({"node": 70, "rows": 70, "graph": 2}, {"node": 512, "graph": 9})
+    found = scaled_budget(
+        {"node": 70, "rows": 70, "graph": 2}, {"node": 512, "graph": 9}
+    )
     assert found == {"node": 128, "rows": 128, "graph": 3}
     # The budget of a preset is that of another plan.
     batcher = DynamicBatcher(budget={"node": 2048, "edge": 4096, "segment": 4096})
