@@ -58,5 +58,5 @@ class GraphSegments:
         return sums / ops.expand_dims(counts, axis=-1)
 
     def gather(self, values):
-        """Gather, for each node, the value of its graph: [G, B, ...] to [G, N, ...]."""
+        """Gather values [G, B, ...] of the graph of each node, [G, N, ...]."""
         return batched_gather(values, self.slot)

@@ -76,7 +76,7 @@ def map_pieces(function, pieces, shared):
 
     Args:
         function: Takes one entry of each array and the shared tensors; returns a
-            tuple of tensors. Gradients reach its arguments, not what it closes over.
+            tuple of tensors. Gradients reach its arguments, not captured tensors.
         pieces: Arrays with the same axis 0.
         shared: Tensors.
 

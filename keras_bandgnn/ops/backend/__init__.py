@@ -46,13 +46,13 @@ others:
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
 `equal_values(values)`
-    Which of the values [E] are equal, for `filtered_sum`.
+    The groups of equal values [E], for `filtered_sum`.
 `on_device(batch)`
     A batch of one device, its arrays copied there at once.
 `step_data(data)`
-    What a step of Keras takes, its arrays on the device: on torch `train_on_batch` and
-    `predict_on_batch` pass arrays of the host, which a recorded step would read as they
-    are.
+    The arguments of a step of Keras, with arrays on the device: on torch
+    `train_on_batch` and `predict_on_batch` pass arrays of the host, which a recorded
+    step would not convert.
 `batch_data(batch)`
     A batch of arrays as `fit` gives it to a step: tensors on the device, or None where
     the step converts them.
@@ -63,19 +63,19 @@ others:
     See `ops.remat.by_rows`: rows or a tuple of them, of arrays [R, ...] with at least
     `size` rows each.
 `fused_edges`
-    The operations of `ops.edges`, `apply_to(x, edges)`, whether they take a tensor and
-    that number of edges, and `ends(sender, receiver, count)`, the ends of edges between
-    that number of nodes as they take them.
+    The operations of `ops.edges`; `apply_to(x, edges)`, whether they support a tensor
+    and a number of edges; and `ends(sender, receiver, count)`, which converts the ends
+    of edges between `count` nodes for them.
 `sorted_ids(ids, size)`
     The stable order of ids [G, E] in [0, size), and the ids in that order; None where
     the backend's `argsort` is to do it.
 `recorded(model, kind, data)`
-    What a step of the kind "train", "test" or "predict" returns if it is replayed from
-    a record, or None for a step of Keras; see `record_steps` of `compile`.
+    The results of a step of kind "train", "test" or "predict", replayed from a record;
+    None to run the step of Keras. See `record_steps` of `compile`.
 `can_branch()`
     Whether values may decide which branch of a program runs.
 `branch(condition, if_true, if_false)`
-    As `keras.ops.cond`, where that is not enough.
+    Like `keras.ops.cond`, but specialises recorded steps on torch.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.

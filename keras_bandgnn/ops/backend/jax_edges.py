@@ -162,7 +162,7 @@ def _scores(slope: float):
         def step(carry, c):
             d_sent, d_received, d_kernel = carry
             rows = logits(sent, read, c)
-            # Padding has a score of 0, whatever its rows.
+            # The score of padding is 0 for any rows.
             d = jnp.where((c["r"] < len(received))[:, None], c["d"], 0.0)
             d = jnp.repeat(d, kernel.shape[1], axis=1)
             part = d * jax.nn.leaky_relu(rows, slope)
