@@ -72,7 +72,7 @@ __all__ = [
     "upload_preset",
 ]
 
-# What a file of Keras cannot name is imported on use.
+# Names that Keras files cannot contain are imported on use.
 _HOMES = {
     "AttentionWeights": "models.inspection",
     "Ensemble": "models.ensemble",

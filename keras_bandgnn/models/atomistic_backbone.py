@@ -32,7 +32,7 @@ class AtomisticBackbone(Backbone):
     def __init__(
         self, elements: int | Iterable[int], hidden_dim: int, num_steps: int, **kwargs
     ):
-        # Mixed precision must not round the geometry; layers cast what they multiply.
+        # Mixed precision must not round the geometry; layers cast for themselves.
         super().__init__(autocast=False, **kwargs)
         # === Config ===
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)

@@ -143,7 +143,7 @@ class Backbone(keras.Model):
 
         Args:
             count: The distance in edges.
-            instead: What to use otherwise.
+            instead: Alternative to name in the error.
         """
         if self.not_local():
             raise ValueError(
@@ -214,7 +214,7 @@ class Backbone(keras.Model):
             first += len(part)
 
     def _reads_weights(self) -> bool:
-        """Return whether weights of edges may change what the backbone computes."""
+        """Return whether weights of edges may change the output."""
         if self.uses_edge_weight is not None:
             return self.uses_edge_weight
         layers = [layer for layer in compat.sublayers(self) if layer is not self]

@@ -144,7 +144,7 @@ class ClassificationTask(Task):
         """Return the probabilities of the classes, or of the targets.
 
         Args:
-            x: Graphs, or what `predict` takes.
+            x: Graphs or batches, as for `predict`.
             **kwargs: Passed to `predict`.
 
         Returns:
@@ -166,7 +166,7 @@ class ClassificationTask(Task):
         """Return the classes with the largest probability, by name if they have names.
 
         Args:
-            x: Graphs, or what `predict` takes.
+            x: Graphs or batches, as for `predict`.
             **kwargs: Passed to `predict`.
 
         Returns:

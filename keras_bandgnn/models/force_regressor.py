@@ -47,7 +47,7 @@ class ForceRegressor(GraphRegressor):
     Args:
         backbone: A backbone over geometry, such as `PaiNNBackbone`.
         num_targets: 1, the energy.
-        preprocessor: What turns graphs into batches, see `Task`.
+        preprocessor: `GraphPreprocessor` for graphs, see `Task`.
         force_key: Node feature with the target forces, float [N, 3], energy units per
             angstrom; those named "force" may be NaN where they are not known.
         force_weight: Weight of the forces in the loss.

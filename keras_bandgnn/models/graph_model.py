@@ -228,14 +228,14 @@ class GraphModel(EntryModel):
 
         Args:
             x: Graphs; raw data that an encoder converts, such as SMILES strings, ASE
-                atoms, networkx graphs or a data frame; or what Keras takes. Without an
+                atoms, networkx graphs or a data frame; or data of Keras. Without an
                 encoder in the preprocessor, `fit` adds the one that accepts `x`.
             y: Labels of graphs or raw data, in their order, see `with_labels`; names of
                 columns if `x` is a data frame; None if graphs hold their labels.
             *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
                 `verbose` and `callbacks`.
             validation_data: Graphs with labels, a tuple (x, y) or (x, y,
-                sample_weight), or what Keras takes.
+                sample_weight), or data of Keras.
             seed: Seed of the order of the graphs and, on torch, of dropout. The
                 caller's random states stay as they are.
             sampler: For tasks over nodes a neighbour or subgraph sampler for large
@@ -345,7 +345,7 @@ class GraphModel(EntryModel):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
-            x: Graphs, raw data or what Keras takes, as for `fit`.
+            x: Graphs, raw data or data of Keras, as for `fit`.
             y: Labels, as for `fit`.
             *args: Passed on; for graphs `batch_size`, which must be None, and
                 `verbose`.
@@ -367,10 +367,10 @@ class GraphModel(EntryModel):
         return super().evaluate(as_fit_data(loader, self), None, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
-        """Predict for graphs, or for what Keras takes.
+        """Predict for graphs, or for data of Keras.
 
         Args:
-            x: Graphs, raw data that the task's encoder converts, or what Keras takes.
+            x: Graphs, raw data that the task's encoder converts, or data of Keras.
             batch_size: As for Keras; None for graphs.
             verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
             steps: As for Keras; None for graphs.

@@ -33,7 +33,7 @@ class GraphRegressor(RegressionTask):
     Args:
         backbone: The model from a batch to node states.
         num_targets: D.
-        preprocessor: What turns graphs into batches, see `Task`.
+        preprocessor: `GraphPreprocessor` for graphs, see `Task`.
         readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
             or a layer such as `GRUReadout(64)`, see `ReadoutHead`. Take `"sum"` for
             labels that grow with the graph.
@@ -134,7 +134,7 @@ class GraphRegressor(RegressionTask):
         return values if self.repulsion is None else values + self.repulsion(batch)
 
     def check(self, loader: Loader) -> None:
-        """Raise a ValueError if graphs lack what the task reads."""
+        """Raise a ValueError if graphs lack inputs of the task."""
         super().check(loader)
         if self.repulsion is None:
             return

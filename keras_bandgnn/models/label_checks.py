@@ -128,17 +128,17 @@ def distinct_names(
     return names
 
 
-def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
+def require_labels(count: int, level: str, unknown: str = "-1 or NaN") -> None:
     """Raise a ValueError if there are no labels.
 
     Args:
         count: The number of labels.
-        what: Level of the labels, such as "graph".
+        level: Level of the labels, such as "graph".
         unknown: Values of missing labels.
     """
     if not count:
         raise ValueError(
-            f"Expected at least one {what} with a label. Received: none. Labels of "
+            f"Expected at least one {level} with a label. Received: none. Labels of "
             f"{unknown} are ignored, as are nodes and edges outside the mask."
         )
 
@@ -146,7 +146,7 @@ def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
 def require_weights(task, parts: Iterable[FlatGraphs]) -> None:
     """Raise a ValueError if all labels have a `sample_weight` of 0.
 
-    Losses and metrics would be 0 whatever the predictions.
+    Losses and metrics would be 0 for all predictions.
 
     Args:
         task: The task, whose `known_slopes` count as labels.

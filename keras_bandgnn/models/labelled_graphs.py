@@ -360,13 +360,15 @@ def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | 
         ValueError: For a loader, whose graphs are assembled already, and for program
             graphs, whose label is one of their candidates.
     """
-    what = "graphs to add labels, weights or a validation split to"
+    expected = "graphs to add labels, weights or a validation split to"
     if isinstance(graphs, Loader):
-        refuse(name, what, graphs, "Pass the graphs that the loader was made of.")
+        refuse(name, expected, graphs, "Pass the graphs that the loader was made of.")
     first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
     encoder = layer_for(first)
     if encoder is not None:
-        refuse(name, what, first, f"Encode them first: {encoder.__name__}()(graphs).")
+        refuse(
+            name, expected, first, f"Encode them first: {encoder.__name__}()(graphs)."
+        )
     parts = parts_of(graphs)
     if not parts:
         raise ValueError(f"Expected at least one graph in `{name}`. Received: none.")

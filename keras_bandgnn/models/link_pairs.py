@@ -112,14 +112,14 @@ class GraphPairs:
             train: Pairs to train on.
             valid: Pairs to validate on.
         """
-        for what, seen in (
+        for kind, others in (
             ("edges of the graph", self.edges),
             ("pairs to train on", train),
         ):
             refuse_leaks(
-                f"`validation_pairs` that are no {what}",
+                f"`validation_pairs` that are no {kind}",
                 valid,
-                leaks(valid, seen, self.graph.num_nodes, self.undirected),
+                leaks(valid, others, self.graph.num_nodes, self.undirected),
                 self.undirected,
                 _ADVICE,
             )

@@ -54,7 +54,7 @@ class LinkPredictor(Task):
         num_relations: R, types of pairs; None if all are alike.
         preprocessor: `GraphPreprocessor` of graphs, see `Task`. Its plan has no
             schedule; it may reorder nodes, and pairs stay the caller's.
-        objective: What training compares. `"binary"`: each pair by itself is true or
+        objective: Objective of training. `"binary"`: each pair by itself is true or
             not. `"softmax"`: each true pair is the most likely one among it and its
             negatives.
         hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
@@ -364,12 +364,12 @@ class LinkPredictor(Task):
         """Return the scores of pairs, logits.
 
         Args:
-            x: The graph, whose edges carry messages; or what Keras takes.
+            x: The graph, whose edges carry messages; or data of Keras.
             pairs: The pairs; by default the edges of the graph.
             batch_size: Pairs scored at a time.
             by_layer: Whether the states of nodes are computed one layer at a time, for
                 graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
-            **kwargs: Passed to `keras.Model.predict` if `x` is what Keras takes.
+            **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras.
 
         Returns:
             float32 [Q], in the order of the pairs.

@@ -367,7 +367,7 @@ class LossTracker(keras.metrics.Metric):
         self.recorded.assign(1.0)
 
     def update_state(self, values, sample_weight=None):
-        """Add the loss of a step; after `record` only what was added to it since."""
+        """Add the loss of a step; after `record` only terms that were added since."""
         del sample_weight
         values = ops.stop_gradient(ops.cast(values, self.dtype))
         step_loss = ops.convert_to_tensor(self.step_loss)

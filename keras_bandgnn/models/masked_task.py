@@ -95,7 +95,7 @@ class MaskedTask(Task):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
-            x: Graphs or raw data, see `Task.fit`, or what Keras takes.
+            x: Graphs or raw data, see `Task.fit`, or data of Keras.
             y: Labels of the nodes (or edges): a list of one array per graph, or one
                 array; None if graphs hold them.
             *args: Passed on.

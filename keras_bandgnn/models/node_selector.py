@@ -35,7 +35,7 @@ class NodeSelector(Task):
 
     Args:
         backbone: The model from a batch to node states.
-        preprocessor: What turns graphs into batches, see `Task`.
+        preprocessor: `GraphPreprocessor` for graphs, see `Task`.
         readout: `"candidate"` or `"slot"`.
         label_smoothing: Smoothing of the default loss, over real candidates only.
 
@@ -117,7 +117,7 @@ class NodeSelector(Task):
         """Return the probabilities of the candidates.
 
         Args:
-            x: Graphs, or what `predict` takes.
+            x: Graphs or batches, as for `predict`.
             **kwargs: Passed to `predict`.
 
         Returns:

@@ -98,7 +98,7 @@ class RegressionTask(Task):
         return y / scale, y_pred / scale
 
     def check(self, loader: Loader) -> None:
-        """Raise a ValueError if graphs lack what the normaliser reads."""
+        """Raise a ValueError if graphs lack inputs of the normaliser."""
         super().check(loader)
         if self.normalizer is not None:
             for part in loader.parts:

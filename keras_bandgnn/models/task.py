@@ -175,8 +175,8 @@ class Task(GraphModel):
         Returns:
             For each graph, in their order, a list with one `AttentionWeights` per
             layer: senders and receivers int32 [E], nodes as the graph numbers them,
-            and weights float32 [E, K], without dropout. E counts what the layer sees:
-            edges and a node itself, or all pairs of nodes under full attention. The
+            and weights float32 [E, K], without dropout. E counts all pairs that attend:
+            edges and self-loops, or all pairs of nodes under full attention. The
             token of a graph transformer has the number N.
 
         Raises:

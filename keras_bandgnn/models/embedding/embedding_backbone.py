@@ -16,7 +16,7 @@ class EmbeddingBackbone(Backbone):
 
     Over the node's own number, `node={"id": np.arange(N)}` and `{"id": N}`, it is the
     table of embeddings of DistMult and ComplEx, see `LinkPredictor`. Over other
-    features it is a baseline that shows what messages add.
+    features it is a baseline that shows the benefit of messages.
 
     Args:
         inputs: Node features to embed, as for `NodeEncoder`.
@@ -41,13 +41,9 @@ class EmbeddingBackbone(Backbone):
     8
     """
 
-    # Nodes are independent: there are no messages.
+    # Nodes are independent, and edges are not read.
     splits_sequences = True
-
-    # Types of edges are not read.
     num_edge_types = 0
-
-    # A node alone.
     is_local = True
 
     def __init__(

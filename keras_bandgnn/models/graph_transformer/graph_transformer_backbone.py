@@ -142,7 +142,7 @@ class GraphTransformerBackbone(Backbone):
         attention_dropout: Share of the attention weights that are dropped.
         max_length: The most nodes that a graph has; see `DualInterleavedAttention`.
         fused: See `DualInterleavedAttention`.
-        conditions_hold: What `"conditions"` found, as saved; None before training.
+        conditions_hold: Result of `"conditions"`, as saved; None before training.
         edge_inputs: Edge features to embed, as for `NodeEncoder`, to one number per
             head: a pair that is an edge of the graph has their sum as a bias, the same
             in all layers; other pairs that attend have none. A reverse that the graph
