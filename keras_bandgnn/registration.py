@@ -1,5 +1,6 @@
 """Classes and functions in Keras' registry, which files refer to by name."""
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -16,6 +17,47 @@ def load_classes() -> None:
     """Import all classes that saved files name, which registers them."""
     for room in _ROOMS:
         importlib.import_module(f"{PACKAGE}.{room}")
+
+
+@functools.cache
+def _argument_names(cls: type) -> tuple[str, ...]:
+    kinds = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return tuple(p.name for p in parameters if p.kind not in kinds)
+
+
+def constructor_arguments(instance, cls: type | None = None) -> dict:
+    """Return the arguments of a constructor, from attributes of the same names.
+
+    Activations are written by name.
+
+    Args:
+        instance: The object.
+        cls: The class with the constructor, the object's own by default.
+    """
+    config = {}
+    for name in _argument_names(cls or type(instance)):
+        config[name] = getattr(instance, name)
+        if name == "activation":
+            config[name] = keras.activations.serialize(config[name])
+    return config
+
+
+def serializable(cls: type) -> type:
+    """Register a class under `keras_bandgnn>`, with a `get_config`.
+
+    It adds the arguments of the constructor, which the class has as attributes of the
+    same names, to the configuration of the parent.
+    """
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor."""
+        return {**super(cls, self).get_config(), **constructor_arguments(self, cls)}
+
+    get_config.__qualname__ = f"{cls.__qualname__}.get_config"
+    get_config.__module__ = cls.__module__
+    cls.get_config = get_config
+    return keras.saving.register_keras_serializable(package=PACKAGE)(cls)
 
 
 def class_entry(instance, config: Mapping) -> dict:

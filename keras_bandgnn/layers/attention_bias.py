@@ -8,9 +8,10 @@ from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.ops.attention import BiasTable
 from keras_bandgnn.ops.sequence import sequence_axis
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class AttentionBias(keras.layers.Layer):
     """Learned bias per head for each shortest-path distance and edge type.
 
@@ -136,13 +137,3 @@ class AttentionBias(keras.layers.Layer):
         several = "distance" in edge_shape or self.num_edge_types > 1
         edges = (*edge_shape["type"], *heads) if several else heads
         return edges, heads, heads if self.use_tokens else None
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "max_distance": self.max_distance,
-            "num_edge_types": self.num_edge_types,
-            "use_tokens": self.use_tokens,
-        }

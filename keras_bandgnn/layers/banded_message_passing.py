@@ -12,9 +12,10 @@ from keras_bandgnn.layers.batch_layer import (
 )
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.primitives.plan import is_prepared
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class BandedMessagePassing(BatchLayer):
     """Sum of linear messages over typed edges, computed by the batch's plan.
 
@@ -149,14 +150,3 @@ class BandedMessagePassing(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_edge_types": self.num_edge_types,
-            "use_bias": self.use_bias,
-            "dropout": self.dropout,
-            "reduce": self.reduce,
-        }

@@ -1,16 +1,16 @@
 """`MaskedBatchNormalization`: batch normalisation over the real rows of a batch."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_number
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.registration import serializable
 
 LEVELS = ("node", "edge")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class MaskedBatchNormalization(BatchLayer):
     """Batch normalisation of node or edge states that does not see padding.
 
@@ -50,7 +50,7 @@ class MaskedBatchNormalization(BatchLayer):
     >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
     >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> out = MaskedBatchNormalization()(batch["node"]["h"], batch, training=True)
-    >>> keras.ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
+    >>> ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
     [-1.0, 1.0]
     """
 
@@ -162,14 +162,3 @@ class MaskedBatchNormalization(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """That of the states."""
         return tuple(states_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "center": self.center,
-            "scale": self.scale,
-            "level": self.level,
-        }

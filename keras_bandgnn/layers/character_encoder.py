@@ -4,9 +4,10 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class CharacterEncoder(keras.layers.Layer):
     """Embeds the characters of a label, convolves and takes the maximum.
 
@@ -81,13 +82,3 @@ class CharacterEncoder(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         """[..., units]."""
         return (*input_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_characters": self.num_characters,
-            "embedding_dim": self.embedding_dim,
-            "kernel_size": self.kernel_size,
-        }

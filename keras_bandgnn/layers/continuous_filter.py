@@ -7,9 +7,10 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 from keras_bandgnn.ops.sparse import filtered_sum
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class ContinuousFilter(keras.layers.Layer):
     """One filter per edge, from two layers.
 
@@ -107,12 +108,3 @@ class ContinuousFilter(keras.layers.Layer):
     def compute_output_shape(self, edges_shape):
         """[G, E, F]."""
         return (*edges_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "use_bias": self.use_bias,
-            "activate_output": self.activate_output,
-        }

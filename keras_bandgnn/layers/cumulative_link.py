@@ -5,9 +5,10 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class CumulativeLink(keras.layers.Layer):
     """Log probabilities of C ordered classes, from one score.
 
@@ -96,7 +97,3 @@ class CumulativeLink(keras.layers.Layer):
     def compute_output_shape(self, scores_shape):
         """[..., C]."""
         return (*scores_shape[:-1], self.num_classes)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "num_classes": self.num_classes}

@@ -25,6 +25,7 @@ from keras_bandgnn.ops.remat import by_rows
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.tiles import Tiles
+from keras_bandgnn.registration import serializable
 
 
 class AttentionRows:
@@ -120,7 +121,7 @@ class AttentionRows:
 PATTERNS = ("sparse", "full")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class DualInterleavedAttention(BatchLayer):
     """Multi-head attention of nodes, along edges or over all nodes of a graph.
 
@@ -488,18 +489,3 @@ class DualInterleavedAttention(BatchLayer):
         if tokens_shape is None:
             return tuple(states_shape)
         return tuple(states_shape), tuple(tokens_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
-            "pattern": self.pattern,
-            "self_loops": self.self_loops,
-            "dropout": self.dropout,
-            "max_length": self.max_length,
-            "fused": self.fused,
-            "use_bias": self.use_bias,
-            "usual_length": self.usual_length,
-        }

@@ -8,9 +8,10 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import LAST_ELEMENT, positive_int
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class ElementEmbedding(keras.layers.Layer):
     """One learned vector per element: a one-hot vector times a matrix.
 
@@ -111,7 +112,3 @@ class ElementEmbedding(keras.layers.Layer):
     def compute_output_shape(self, shape):
         """[G, N, C]."""
         return (*shape, self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "units": self.units, "elements": self.elements}

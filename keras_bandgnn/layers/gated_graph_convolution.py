@@ -1,6 +1,5 @@
 """`GatedGraphConvolution`: the layer of a gated graph convolutional network."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
@@ -8,9 +7,10 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import gated_sum
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GatedGraphConvolution(BatchLayer):
     """Messages that a gate of each edge lets through, channel by channel.
 
@@ -137,13 +137,3 @@ class GatedGraphConvolution(BatchLayer):
         if edge_states_shape is None:
             return out
         return out, (*edge_states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "normalize": self.normalize,
-            "edges_in_messages": self.edges_in_messages,
-            "use_bias": self.use_bias,
-        }

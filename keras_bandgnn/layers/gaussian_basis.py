@@ -5,9 +5,10 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import optional, positive_int, positive_number
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GaussianBasis(keras.layers.Layer):
     """Values of K Gaussian functions at each distance.
 
@@ -64,12 +65,3 @@ class GaussianBasis(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         """[..., K]."""
         return (*input_shape, self.num_functions)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "num_functions": self.num_functions,
-            "stop": self.stop,
-            "gamma": self.gamma,
-        }

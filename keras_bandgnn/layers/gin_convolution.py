@@ -12,9 +12,10 @@ from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.primitives.plan import is_prepared
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GINConvolution(BatchLayer):
     """A network with one hidden layer over a node's state and the sum of its messages.
 
@@ -162,16 +163,3 @@ class GINConvolution(BatchLayer):
     ):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "hidden": self.hidden,
-            "activation": keras.activations.serialize(self.activation),
-            "epsilon": self.epsilon,
-            "train_epsilon": self.train_epsilon,
-            "batch_norm": self.batch_norm,
-            "num_edge_types": self.num_edge_types,
-        }

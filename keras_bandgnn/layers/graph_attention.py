@@ -1,6 +1,5 @@
 """`GraphAttention`: the layer of a GAT."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -18,9 +17,10 @@ from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import score_attention, share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GraphAttention(BatchLayer):
     """Attention of each node over the senders of its edges and itself.
 
@@ -208,15 +208,3 @@ class GraphAttention(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "negative_slope": self.negative_slope,
-            "use_bias": self.use_bias,
-            "use_kernel": self.use_kernel,
-        }

@@ -1,6 +1,5 @@
 """`GraphAttentionV2`: the layer of a GATv2."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
@@ -12,9 +11,10 @@ from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import scores as edge_scores
 from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GraphAttentionV2(BatchLayer):
     """Attention of each node over its senders and itself, with dynamic scores.
 
@@ -198,16 +198,3 @@ class GraphAttentionV2(BatchLayer):
     ):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_heads": self.num_heads,
-            "dropout": self.dropout,
-            "negative_slope": self.negative_slope,
-            "self_loops": self.self_loops,
-            "share_kernel": self.share_kernel,
-            "use_bias": self.use_bias,
-        }

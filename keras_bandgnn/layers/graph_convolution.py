@@ -1,6 +1,5 @@
 """`GraphConvolution`: the layer of a GCN."""
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -9,9 +8,10 @@ from keras_bandgnn import primitives
 from keras_bandgnn.batch import MESSAGE_WEIGHT, explained
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, check_width, edge_factor
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GraphConvolution(BatchLayer):
     """Weighted sum over the neighbours and the node itself, after a linear map.
 
@@ -198,13 +198,3 @@ class GraphConvolution(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_edge_types": self.num_edge_types,
-            "use_bias": self.use_bias,
-            "use_kernel": self.use_kernel,
-        }

@@ -1,11 +1,11 @@
 """`GraphNormalization` and `PairNormalization`: statistics of each graph."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_number
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.registration import serializable
 
 
 def _mean(graphs: GraphSegments, rows):
@@ -13,7 +13,7 @@ def _mean(graphs: GraphSegments, rows):
     return graphs.gather(graphs.mean(rows))
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GraphNormalization(BatchLayer):
     """Normalisation of each channel over the nodes of each graph.
 
@@ -44,7 +44,7 @@ class GraphNormalization(BatchLayer):
     >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
     >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> out = GraphNormalization()(batch["node"]["h"], batch)
-    >>> keras.ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
+    >>> ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
     [-1.0, 1.0]
     """
 
@@ -84,12 +84,8 @@ class GraphNormalization(BatchLayer):
         """[G, N, H]."""
         return tuple(states_shape)
 
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "epsilon": self.epsilon}
 
-
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class PairNormalization(BatchLayer):
     """Normalisation that keeps the mean squared distance of the nodes of each graph.
 
@@ -122,7 +118,7 @@ class PairNormalization(BatchLayer):
     >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
     >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> out = PairNormalization(scale=2.0)(batch["node"]["h"], batch)
-    >>> keras.ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
+    >>> ops.convert_to_numpy(out)[0, :2, 0].round(2).tolist()
     [-2.0, 2.0]
     """
 
@@ -163,12 +159,3 @@ class PairNormalization(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, H]."""
         return tuple(states_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "scale": self.scale,
-            "individually": self.individually,
-            "epsilon": self.epsilon,
-        }

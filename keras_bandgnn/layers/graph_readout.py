@@ -8,11 +8,12 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.registration import serializable
 
 REDUCTIONS = ("sum", "mean", "attention")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GraphReadout(BatchLayer):
     """Sum, mean or attention over the nodes of each graph, after a small network.
 
@@ -133,14 +134,3 @@ class GraphReadout(BatchLayer):
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
         return (*batch_shape["graph"]["n_node"], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "reduce": self.reduce,
-            "hidden": self.hidden,
-            "activation": keras.activations.serialize(self.activation),
-            "use_bias": self.use_bias,
-        }

@@ -8,9 +8,10 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GRUReadout(BatchLayer):
     """Attentive readout: a GRU state per graph that attends to its nodes, T times.
 
@@ -109,11 +110,3 @@ class GRUReadout(BatchLayer):
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
         return (*batch_shape["graph"]["n_node"], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "num_steps": self.num_steps,
-        }

@@ -7,6 +7,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dense import dense_kernel
 from keras_bandgnn.layers.dropout import Dropout
+from keras_bandgnn.registration import serializable
 
 
 class _Orthogonal(keras.initializers.Orthogonal):
@@ -18,7 +19,7 @@ class _Orthogonal(keras.initializers.Orthogonal):
         return ops.cast(super().__call__(shape, wide), dtype)
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class GRUUpdate(keras.layers.Layer):
     """New node states from incoming messages and old states, by a gated recurrent unit.
 
@@ -97,11 +98,3 @@ class GRUUpdate(keras.layers.Layer):
     def compute_output_shape(self, messages_shape, states_shape):
         """[..., H]."""
         return tuple(states_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "dropout": self.dropout,
-        }

@@ -9,6 +9,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.registration import serializable
 
 SCORES = ("dot", "bilinear", "mlp", "distmult", "complex")
 # Scores that do not change when the two nodes are exchanged.
@@ -16,7 +17,7 @@ _SYMMETRIC = ("dot", "distmult")
 _TYPED = ("distmult", "complex")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class LinkScorer(BatchLayer):
     """The score of each pair (s, r) of nodes with relation t, a logit.
 
@@ -246,14 +247,3 @@ class LinkScorer(BatchLayer):
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None)
         return tuple(batch_part(batch_shape, "pair")["sender"])
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "score": self.score,
-            "num_relations": self.num_relations,
-            "hidden": self.hidden,
-            "activation": keras.activations.serialize(self.activation),
-            "symmetric": self.symmetric,
-        }

@@ -1,6 +1,5 @@
 """`MPEUInteraction`: a step that updates edges, then nodes."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -11,9 +10,10 @@ from keras_bandgnn.layers.dense import FlatDense, dense_kernel, shifted_softplus
 from keras_bandgnn.layers.edge_geometry import message_factors
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.ops.batched import flat_matmul
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class MPEUInteraction(BatchLayer):
     """One step of message passing with edge updates, without biases.
 
@@ -106,7 +106,3 @@ class MPEUInteraction(BatchLayer):
     def compute_output_shape(self, states_shape, edges_shape):
         """[G, N, C] and [G, E, C]."""
         return tuple(states_shape), (*edges_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "units": self.units}

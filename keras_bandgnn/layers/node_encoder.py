@@ -11,13 +11,14 @@ from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.sign_net import SignNet
+from keras_bandgnn.registration import serializable
 
 _KINDS = ("ids", "columns", "characters", "features", "eigenvectors")
 # Kinds of numbers, whose size is the last axis.
 NUMBERS = ("features", "eigenvectors")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class NodeEncoder(keras.layers.Layer):
     """Sum of one embedding per node feature.
 
@@ -255,10 +256,6 @@ class NodeEncoder(keras.layers.Layer):
         """[G, N, H]."""
         shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "units": self.units, "inputs": self.inputs}
 
 
 def _features(batch) -> Mapping:

@@ -1,6 +1,5 @@
 """`PaiNNMessage`: equivariant messages of scalars and vectors."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -9,9 +8,10 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.ops.edges import vector_sum
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class PaiNNMessage(BatchLayer):
     """Messages between scalar and vector states.
 
@@ -124,7 +124,3 @@ class PaiNNMessage(BatchLayer):
         """[G, N, C] and [G, N, 3, C]."""
         groups, nodes, width = states_shape
         return (groups, nodes, width), (groups, nodes, 3, width)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "units": self.units}

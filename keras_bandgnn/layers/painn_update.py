@@ -6,9 +6,10 @@ from keras import ops
 from keras_bandgnn.checks import positive_int, positive_number
 from keras_bandgnn.layers.batch_layer import check_width
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class PaiNNUpdate(keras.layers.Layer):
     """Update of each node from its scalar and vector states.
 
@@ -88,11 +89,3 @@ class PaiNNUpdate(keras.layers.Layer):
     def compute_output_shape(self, states_shape, vectors_shape):
         """[G, N, C] and [G, N, 3, C]."""
         return tuple(states_shape), tuple(vectors_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "epsilon": self.epsilon,
-        }

@@ -16,12 +16,13 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.batched import flat_matmul
+from keras_bandgnn.registration import serializable
 
 AGGREGATORS = ("mean", "min", "max", "std", "sum")
 SCALERS = ("identity", "amplification", "attenuation")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class PNAConvolution(BatchLayer):
     """Several reductions of the messages, each scaled by the degree in several ways.
 
@@ -230,18 +231,6 @@ class PNAConvolution(BatchLayer):
     ):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "delta": self.delta,
-            "aggregators": self.aggregators,
-            "scalers": self.scalers,
-            "num_towers": self.num_towers,
-            "divide_input": self.divide_input,
-        }
 
 
 def _side_by_side(kernel):

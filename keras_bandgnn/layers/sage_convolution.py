@@ -1,6 +1,5 @@
 """`SAGEConvolution`: the layer of GraphSAGE."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn import primitives
@@ -11,11 +10,12 @@ from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.primitives.plan import is_prepared
+from keras_bandgnn.registration import serializable
 
 REDUCTIONS = ("mean", "sum", "max", "pool")
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class SAGEConvolution(BatchLayer):
     """A map of a node's state, and another one of its neighbourhood.
 
@@ -173,14 +173,3 @@ class SAGEConvolution(BatchLayer):
     ):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "reduce": self.reduce,
-            "normalize": self.normalize,
-            "use_bias": self.use_bias,
-            "num_edge_types": self.num_edge_types,
-        }

@@ -1,15 +1,15 @@
 """`SchNetInteraction`: messages through filters, and the update of the nodes."""
 
-import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class SchNetInteraction(BatchLayer):
     """One step of SchNet: a continuous-filter convolution and a residual update.
 
@@ -89,11 +89,3 @@ class SchNetInteraction(BatchLayer):
     def compute_output_shape(self, states_shape, filters_shape=None):
         """[G, N, C]."""
         return tuple(states_shape)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "use_bias": self.use_bias,
-        }

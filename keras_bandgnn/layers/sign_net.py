@@ -7,9 +7,10 @@ from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class SignNet(BatchLayer):
     """Encoding of Laplacian eigenvectors that is the same for v and -v.
 
@@ -114,13 +115,3 @@ class SignNet(BatchLayer):
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "units": self.units,
-            "hidden": self.hidden,
-            "num_layers": self.num_layers,
-            "activation": keras.activations.serialize(self.activation),
-        }

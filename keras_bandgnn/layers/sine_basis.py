@@ -7,9 +7,10 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class SineBasis(keras.layers.Layer):
     """Values of K sine functions, divided by the distance.
 
@@ -59,11 +60,3 @@ class SineBasis(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         """[..., K]."""
         return (*input_shape, self.num_functions)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "num_functions": self.num_functions,
-            "cutoff": self.cutoff,
-        }

@@ -1,14 +1,14 @@
 """`ReachabilityFilter`: drop the nodes that cannot influence the output."""
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class ReachabilityFilter(GraphLayer):
     """Keeps the nodes from which a candidate or the slot can be reached in T steps.
 
@@ -47,7 +47,3 @@ class ReachabilityFilter(GraphLayer):
         if count == graph.num_nodes and graph.origin is not None:
             return graph
         return graph.subgraph(np.flatnonzero(reached))
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "steps": self.steps}

@@ -1,12 +1,12 @@
 """`StructuralEncoding`: positional encodings from the edges, as node features."""
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.registration import serializable
 
 # Eigenvectors of the normalised Laplacian, the same ones each time.
 
@@ -187,7 +187,7 @@ def return_probabilities(linked, steps: int) -> np.ndarray:
     return out
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class StructuralEncoding(GraphLayer):
     """Adds node features by which attention can tell the places of nodes apart.
 
@@ -268,12 +268,3 @@ class StructuralEncoding(GraphLayer):
                 f"Received: a graph with {present}. Rename them, or encode once."
             )
         return graph.replace(node={**graph.node, **added})
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "max_degree": self.max_degree,
-            "laplacian": self.laplacian,
-            "random_walk": self.random_walk,
-        }

@@ -26,10 +26,6 @@ class ActiveBlocks(PlanPart):
     def __init__(self, block_size: int):
         self.block_size = positive_int("block_size", block_size)
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the constructor argument, as in the key `"active:S"`."""
-        return {"block_size": self.block_size}
-
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Keep the `num_nodes` = A * S rows that the step updates."""
         count = num_nodes // self.block_size

@@ -14,7 +14,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.edges import Edges
-from keras_bandgnn.registration import PACKAGE
+from keras_bandgnn.registration import PACKAGE, constructor_arguments
 
 # Steps that share one call of `prepare` per batch: T of Balog et al. 2019. The cost of
 # a step includes 1 / STEPS of it.
@@ -55,7 +55,7 @@ class PlanPart:
 
     def get_config(self) -> dict[str, int | str]:
         """Return the constructor arguments in order, integers and words."""
-        return {}
+        return constructor_arguments(self)
 
     @classmethod
     def from_config(cls, config: Mapping) -> "PlanPart":

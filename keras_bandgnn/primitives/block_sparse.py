@@ -45,10 +45,6 @@ class BlockSparse(Primitive):
         self.min_edges = positive_int("min_edges", min_edges)
         self.depends_on_place = self.depends_on_edges = self.min_edges > 1
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the arguments of the constructor."""
-        return {"block_size": self.block_size, "min_edges": self.min_edges}
-
     def arguments(self) -> tuple[int | str, ...]:
         """Those of the keys `"block_sparse:b"` and `"block_sparse:b:m"`."""
         if self.min_edges > 1:

@@ -42,10 +42,6 @@ class Dense(Primitive):
     def __init__(self, max_nodes: int = 32):
         self.max_nodes = positive_int("max_nodes", max_nodes)
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the argument of the constructor, that of the key `"dense:n"`."""
-        return {"max_nodes": self.max_nodes}
-
     def cover(self, edges: Edges) -> np.ndarray:
         """Return the edges of intervals of at most n nodes, bool [E]."""
         interval, first = intervals(edges)

@@ -61,10 +61,6 @@ class Grouped(Primitive):
         self.group_size = positive_int("group_size", group_size)
         self.first = first
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the arguments of the constructor."""
-        return {"group_size": self.group_size, "first": self.first}
-
     def arguments(self) -> tuple[int | str, ...]:
         """Those of the keys `"grouped"`, `"grouped:R"`, `"grouped:aggregate"`, ..."""
         size = () if self.group_size == _GROUP else (self.group_size,)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, string
+from keras_bandgnn.registration import constructor_arguments
 
 
 class ReceptiveField:
@@ -59,14 +60,7 @@ class ReceptiveField:
                 f"{self.steps}, merge=False, order='blocks')."
             )
 
-    def get_config(self) -> dict:
-        """Return the constructor arguments."""
-        return {
-            "steps": self.steps,
-            "merge": self.merge,
-            "read": self.read,
-            "order": self.order,
-        }
+    get_config = constructor_arguments
 
     @classmethod
     def from_config(cls, config: Mapping) -> "ReceptiveField":

@@ -48,10 +48,6 @@ class Supernode(Primitive):
     def __init__(self, min_degree: int = 64):
         self.min_degree = positive_int("min_degree", min_degree)
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the argument of the constructor, that of the key `"supernode:d"`."""
-        return {"min_degree": self.min_degree}
-
     def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
         """Return masks of the edges in dense rows and in dense columns, bool [E]."""
         kind = edges.type.astype(np.int64) * edges.num_nodes

@@ -26,10 +26,6 @@ class Tiles(PlanPart):
     def __init__(self, block_size: int):
         self.block_size = positive_int("block_size", block_size)
 
-    def get_config(self) -> dict[str, int | str]:
-        """Return the constructor argument, as in the key `"tiles:b"`."""
-        return {"block_size": self.block_size}
-
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Raise a ValueError, as sums of messages need another plan."""
         raise ValueError(

@@ -9,6 +9,7 @@ from keras_bandgnn.checks import (
     positive_int,
     positive_number,
 )
+from keras_bandgnn.registration import constructor_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -55,14 +56,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         share = ops.minimum(ops.cast(step, "float32") / self.decay_steps, 1.0)
         return self.initial_learning_rate * (1.0 - (1.0 - self.end_factor) * share)
 
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            "initial_learning_rate": self.initial_learning_rate,
-            "decay_steps": self.decay_steps,
-            "end_factor": self.end_factor,
-            "name": self.name,
-        }
+    get_config = constructor_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -125,10 +119,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         falling = self.end + (self.peak - self.end) * fraction**self.power
         return ops.where(step < self.warmup_steps, rising, falling)
 
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        names = ("peak", "warmup_steps", "decay_steps", "end", "power", "name")
-        return {name: getattr(self, name) for name in names}
+    get_config = constructor_arguments
 
 
 def make_optimizer(

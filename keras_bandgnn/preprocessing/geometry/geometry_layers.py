@@ -30,6 +30,7 @@ from keras_bandgnn.preprocessing.geometry.neighbours import (
 )
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
 from keras_bandgnn.progress import progress_bar
+from keras_bandgnn.registration import serializable
 
 # Graphs of an iterable are connected together, up to this many nodes.
 _NODES = 1 << 15
@@ -270,7 +271,7 @@ class RadiusGraph(GeometryLayer):
         return config
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class KNearestGraph(GeometryLayer):
     """Connects each atom with its k nearest neighbours.
 
@@ -312,10 +313,6 @@ class KNearestGraph(GeometryLayer):
     def find(self, atoms: Atoms) -> Pairs:
         """Return the k nearest neighbours of each atom."""
         return nearest(atoms, self.k)
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "k": self.k}
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

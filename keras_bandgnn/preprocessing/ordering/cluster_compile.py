@@ -4,7 +4,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import instance, one_of, optional, positive_int, seed_number
@@ -17,6 +16,7 @@ from keras_bandgnn.preprocessing.ordering.rcm import (
     reverse_cuthill_mckee,
     rows_of,
 )
+from keras_bandgnn.registration import serializable
 
 WITHIN = ("auto", "metis", "degree", "rcm")
 _CPU = Path("/sys/devices/system/cpu")
@@ -189,7 +189,7 @@ def num_clusters_for(hidden_dim: int, l2_bytes: int | None = None) -> int:
 _LEAST_BLOCKS = 4
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class ClusterCompile(GraphLayer):
     """Reorders the nodes of a graph so that clusters are contiguous.
 
@@ -248,14 +248,3 @@ class ClusterCompile(GraphLayer):
         result = cluster_order(graph, count, self.within, self.block_size)
         graph = graph.subgraph(result.order)
         return graph.replace(node={**graph.node, "cluster": result.cluster})
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "num_clusters": self.num_clusters,
-            "block_size": self.block_size,
-            "within": self.within,
-            "hidden_dim": self.hidden_dim,
-            "l2_bytes": self.l2_bytes,
-        }

@@ -113,12 +113,3 @@ class ClusterSampler(Sampler):
         _, _, starts = self.remembered(graph, self._members)
         largest = np.sort(np.diff(starts))[::-1]
         return [int(largest[: self.batch_size].sum())], [graph.num_edges]
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            "num_clusters": self.num_clusters,
-            "batch_size": self.batch_size,
-            "feature": self.feature,
-            "seed": self.seed,
-        }

@@ -16,6 +16,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.identity import both_ways
 from keras_bandgnn.data.link_splits import NodePairs, as_pairs
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.registration import constructor_arguments
 
 KINDS = ("uniform", "source", "typed")
 ENDS = ("receiver", "sender", "either")
@@ -265,11 +266,7 @@ class NegativeSampler:
         members = np.argsort(label, kind="stable"), _pointer(label)
         return (lambda types, nodes: label[nodes], *members)
 
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        names = ("per_positive", "kind", "replace", "exclude_known")
-        names = (*names, "self_pairs", "node_type")
-        return {name: getattr(self, name) for name in names}
+    get_config = constructor_arguments
 
     def __repr__(self) -> str:
         options = ", ".join(f"{k}={v!r}" for k, v in self.get_config().items())

@@ -353,16 +353,6 @@ class NeighborSampler(Sampler):
             nodes.append(nodes[-1] + new)
         return nodes, edges
 
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            "fan_outs": self.fan_outs,
-            "batch_size": self.batch_size,
-            "replace": self.replace,
-            "edge_weight": self.edge_weight,
-            "part": self.part,
-        }
-
 
 def _numbers(fan_out) -> list[int]:
     return list(fan_out.values()) if isinstance(fan_out, dict) else [fan_out]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, Subgraph
+from keras_bandgnn.registration import constructor_arguments
 
 
 class Sampler:
@@ -13,8 +14,9 @@ class Sampler:
     An epoch deals out items: nodes to train on, roots of walks, or clusters. Each
     comes once per epoch. `task.fit(graph, sampler=...)` makes batches of them.
 
-    Subclasses set `batch_size`, the items of a subgraph, and override `items`,
-    `subgraph` and `get_config`.
+    Subclasses set `batch_size`, the items of a subgraph, and override `items` and
+    `subgraph`. The arguments of the constructor are attributes of the same names, or
+    `get_config` is overridden, too.
     """
 
     batch_size: int
@@ -125,8 +127,8 @@ class Sampler:
         return [graph.num_nodes], [graph.num_edges]
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        raise NotImplementedError
+        """Return the arguments of the constructor, attributes of the same names."""
+        return constructor_arguments(self)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{k}={v!r}" for k, v in self.get_config().items())

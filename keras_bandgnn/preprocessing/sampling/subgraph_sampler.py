@@ -174,11 +174,3 @@ class SubgraphSampler(Sampler):
         """Return the most nodes and edges of a batch."""
         limit = min(self.batch_size * (self.walk_length + 1), graph.num_nodes)
         return [limit], [graph.num_edges]
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            "batch_size": self.batch_size,
-            "walk_length": self.walk_length,
-            "coverage": self.coverage,
-        }

@@ -1,15 +1,15 @@
 """`LargestComponent`: the nodes that hang together."""
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class LargestComponent(GraphLayer):
     """Keeps the largest connected component of a graph, edges counting both ways.
 
@@ -44,7 +44,3 @@ class LargestComponent(GraphLayer):
         first = np.unique(part, return_index=True)[1]
         largest = np.lexsort((first, -np.bincount(part)))[: self.num_components]
         return graph.subgraph(np.flatnonzero(np.isin(part, largest)))
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "num_components": self.num_components}

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, mapping, number, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class ToUndirected(GraphLayer):
     """Adds the reverse of each edge where it is missing, with its type and features.
 
@@ -54,10 +54,6 @@ class ToUndirected(GraphLayer):
         keep = np.sort(order[first])
         return _with_edges(graph, *ends[:, keep], row[keep])
 
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "self_loops": self.self_loops}
-
 
 def _with_edges(graph: Graph, senders, receivers, row: np.ndarray) -> Graph:
     """Return the graph with other edges; `row` has their types and features."""
@@ -69,7 +65,7 @@ def _with_edges(graph: Graph, senders, receivers, row: np.ndarray) -> Graph:
     )
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class AddSelfLoops(GraphLayer):
     """Adds an edge from each node to itself where there is none.
 
@@ -143,11 +139,3 @@ class AddSelfLoops(GraphLayer):
                 f"integers. Received: {value}. Pass {{{name!r}: 0}}, say."
             )
         return value
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {
-            **super().get_config(),
-            "fill_value": self.fill_value,
-            "edge_type": self.edge_type,
-        }

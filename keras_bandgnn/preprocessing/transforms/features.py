@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import strings
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.registration import serializable
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class NormalizeFeatures(GraphLayer):
     """Divides each row of node features by its sum, as is usual for bags of words.
 
@@ -60,7 +60,3 @@ class NormalizeFeatures(GraphLayer):
             )
         total = values.sum(axis=1, keepdims=True, dtype=np.float32)
         return values / np.where(total > 0, total, 1).astype(np.float32)
-
-    def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
-        return {**super().get_config(), "features": self.features}
