@@ -1,7 +1,6 @@
 """Crystals: mlearn, answers of AFLOW's search interface, databases of ASE."""
 
 import json
-import sqlite3
 
 import numpy as np
 import pytest
@@ -88,57 +87,6 @@ def test_aflow_bad_entries(tmp_path):
     (tmp_path / "aflow.json").write_text("{")
     with pytest.raises(ValueError, match="to be JSON"):
         load("aflow", path=tmp_path)
-
-
-def database(path):
-    connection = sqlite3.connect(path)
-    connection.execute(
-        "CREATE TABLE systems (id INTEGER PRIMARY KEY, numbers BLOB, positions BLOB, "
-        "cell BLOB, pbc INTEGER, key_value_pairs TEXT, data BLOB)"
-    )
-    for keys in ({"enthalpy_formation_atom": -0.5, "auid": "aflow:1"}, {"Egap": 1}):
-        row = (
-            np.array([11, 17], "<i4").tobytes(),
-            np.array([[0, 0, 0], [1, 2, 3]], "<f8").tobytes(),
-            (5 * np.eye(3)).astype("<f8").tobytes(),
-            json.dumps(keys),
-        )
-        connection.execute(
-            "INSERT INTO systems (numbers, positions, cell, key_value_pairs) "
-            "VALUES (?, ?, ?, ?)",
-            row,
-        )
-    connection.commit()
-    connection.close()
-
-
-def test_ase_database(tmp_path):
-    database(tmp_path / "graphs.db")
-    graphs = load("aflow", path=tmp_path / "graphs.db")
-    assert len(graphs) == 1 and graphs.label.tolist() == [-0.5]
-    assert graphs.node["position"].tolist() == [[0, 0, 0], [1, 2, 3]]
-    assert graphs.context["cell"][0].tolist() == (5 * np.eye(3)).tolist()
-    assert graphs.info == [{"auid": "aflow:1"}]
-    with pytest.raises(ValueError, match="rows with Egap, auid, enthalpy"):
-        load("aflow", path=tmp_path / "graphs.db", target="density")
-    (tmp_path / "graphs.db").write_bytes(b"text" * 300)
-    with pytest.raises(ValueError, match="to be a database of ASE"):
-        load("aflow", path=tmp_path)
-
-
-def test_database_that_ase_wrote(tmp_path):
-    pytest.importorskip("ase")
-    import ase.build
-    import ase.db
-
-    salt = ase.build.bulk("NaCl", "rocksalt", a=5.64)
-    with ase.db.connect(tmp_path / "graphs_knn.db") as base:
-        base.write(salt, key_value_pairs={"Egap": 5.0}, data={"senders": np.arange(3)})
-    (graph,) = load("aflow", path=tmp_path, target="Egap")
-    assert graph.node["atomic_number"].tolist() == [11, 17]
-    np.testing.assert_allclose(graph.node["position"], salt.positions, rtol=1e-6)
-    np.testing.assert_allclose(graph.context["cell"], salt.cell, rtol=1e-6)
-    assert graph.label == 5
 
 
 def test_mlearn(tmp_path):

@@ -4,7 +4,6 @@ import gzip
 import io
 import json
 import os
-import sqlite3
 import struct
 import tarfile
 import tracemalloc
@@ -288,19 +287,6 @@ def test_entries_of_aflow(tmp_path, change, message):
     entries[0] |= change
     path = write(tmp_path, {name: json.dumps(entries).encode()}) / name
     with pytest.raises(ValueError, match=f"{name}.*{message}"):
-        load("aflow", path=path)
-
-
-def test_a_database_that_computes(tmp_path):
-    path = tmp_path / "a.db"
-    connection = sqlite3.connect(path)
-    connection.execute(
-        "CREATE VIEW systems AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id "
-        "+ 1 FROM n) SELECT id, x'' AS numbers, x'' AS positions, x'' AS cell, '{}' AS "
-        "key_value_pairs FROM n"
-    )
-    connection.close()
-    with pytest.raises(ValueError, match="a.db to be a database of ASE.*no table"):
         load("aflow", path=path)
 
 

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import pickle
-import sqlite3
 import struct
 import tarfile
 import tempfile
@@ -280,29 +279,6 @@ def aflow_csv() -> Files:
     }
 
 
-def ase_database() -> Files:
-    base = sqlite3.connect(":memory:")
-    base.execute(
-        "CREATE TABLE systems (id INTEGER PRIMARY KEY, numbers BLOB, positions BLOB, "
-        "cell BLOB, pbc INTEGER, key_value_pairs TEXT, data BLOB)"
-    )
-    for keys in ({"enthalpy_formation_atom": -0.5, "auid": "aflow:1"}, {"Egap": 1}):
-        base.execute(
-            "INSERT INTO systems (numbers, positions, cell, key_value_pairs) "
-            "VALUES (?, ?, ?, ?)",
-            (
-                np.array([11, 17], "<i4").tobytes(),
-                np.array([[0, 0, 0], [1, 2, 3]], "<f8").tobytes(),
-                (5 * np.eye(3)).astype("<f8").tobytes(),
-                json.dumps(keys),
-            ),
-        )
-    base.commit()
-    data = base.serialize()
-    base.close()
-    return {"graphs.db": data}
-
-
 def mlearn() -> Files:
     """A supercell of two atoms in each file."""
     files = {}
@@ -396,7 +372,6 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "mlearn:read " + "+".join(sorted(FILES)): mlearn,
     "aflow:read json": aflow_json,
     "aflow:read csv": aflow_csv,
-    "aflow:read_ase_db db": ase_database,
     "malnet:read graphs+train": malnet,
     "ogb:read counts.gz+edges.gz+nodes.gz of nodes": ogb_nodes,
     "ogb:read counts.gz+edges.gz+nodes.gz of graphs": ogb_graphs,

@@ -1,7 +1,6 @@
-"""AFLOW: crystal structures from its search interface, or from a database of ASE."""
+"""AFLOW: crystal structures from its search interface."""
 
 import re
-import sqlite3
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +12,7 @@ from keras_bandgnn.checks import atomic_numbers, one_of
 from keras_bandgnn.data.datasets.parts import ATOMIC_NUMBERS
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import (
-    parse_json,
-    read_json,
-    refuse_file,
-    size_of,
-)
+from keras_bandgnn.data.reading import read_json, refuse_file
 
 
 def structures(
@@ -69,8 +63,6 @@ _FORMULA = re.compile(r"([A-Z][a-z]?)(\d*)")
 def read(
     files: Mapping[str, Path],
     *,
-    split: str | None,
-    progress: bool,
     target: str | Sequence[str] = "enthalpy_formation_atom",
     on_error: str = "raise",
 ) -> FlatGraphs:
@@ -82,8 +74,6 @@ def read(
 
     Args:
         files: `{"json": path}` or `{"csv": path}`.
-        split: Not used; there are no splits.
-        progress: Not used.
         target: A property such as `"enthalpy_formation_atom"` (eV/atom) or `"Egap"`
             (eV), or several.
         on_error: `"raise"`, or `"skip"` to skip entries whose composition does not
@@ -218,79 +208,3 @@ def _cell(shape: np.ndarray) -> np.ndarray:
         raise ValueError(f"the impossible angles {shape[3:].tolist()}")
     vectors = [[1, 0, 0], [cos_gamma, sin_gamma, 0], [cos_beta, along, np.sqrt(square)]]
     return np.array(vectors) * length[:, None]
-
-
-def read_ase_db(
-    files: Mapping[str, Path],
-    *,
-    split: str | None,
-    progress: bool,
-    target: str | Sequence[str] = "enthalpy_formation_atom",
-) -> FlatGraphs:
-    """Read an ASE database (SQLite) without ASE; ignore its `data` column.
-
-    Args:
-        files: `{"db": path}`.
-        split: Not used; there are no splits.
-        progress: Not used.
-        target: A key of the rows, or several; rows without it are skipped.
-
-    Returns:
-        As `read`; `info` has the row's `auid`, if any.
-
-    Raises:
-        ValueError: If the file is not an ASE database, or no row has the target.
-    """
-    path = files["db"]
-    names = [target] if isinstance(target, str) else list(target)
-    rows = _database_rows(path)
-    selected = [row for row in rows if all(name in row[3] for name in names)]
-    if not selected:
-        keys = sorted({key for row in rows for key in row[3]})
-        raise ValueError(
-            f"Expected rows with {', '.join(names)} in {path}. Received: rows with "
-            f"{', '.join(keys)}. Choose another target."
-        )
-    numbers, positions, cells, values = zip(*selected, strict=True)
-    label = np.array([[_finite_number(row[name]) for name in names] for row in values])
-    return structures(
-        np.array([len(blob) // 4 for blob in numbers]),
-        np.frombuffer(b"".join(numbers), "<i4"),
-        np.frombuffer(b"".join(positions), "<f8").reshape(-1, 3),
-        np.frombuffer(b"".join(cells), "<f8").reshape(-1, 3, 3),
-        label[:, 0] if isinstance(target, str) else label,
-        info=[{"auid": row["auid"]} if "auid" in row else {} for row in values],
-    )
-
-
-def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
-    """Read and check numbers, positions, cell and key-value pairs of each row."""
-    query = "SELECT numbers, positions, cell, key_value_pairs FROM systems ORDER BY id"
-    kind = "SELECT type FROM sqlite_master WHERE name = 'systems'"
-    size, rows = size_of(path), []
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size, 2**31 - 1))
-        connection.execute("PRAGMA trusted_schema = OFF")
-        if connection.execute(kind).fetchall() != [("table",)]:
-            raise ValueError("no table 'systems'")  # a view could run forever
-        for number, row in enumerate(connection.execute(query), start=1):
-            atoms, places, cell, text = row
-            values = parse_json(text) if isinstance(text, str) else None
-            if not isinstance(values, dict):
-                raise ValueError(f"row {number} without key_value_pairs, an object")
-            blobs = (atoms, places, cell)
-            if not all(isinstance(blob, bytes) for blob in blobs) or (
-                [len(blob) for blob in blobs] != [len(atoms), 6 * len(atoms), 72]
-                or not atoms
-                or len(atoms) % 4
-            ):
-                raise ValueError(
-                    f"row {number} with inconsistent numbers, positions and cell"
-                )
-            rows.append((atoms, places, cell, values))
-    except (sqlite3.Error, ValueError) as error:
-        refuse_file(path, "to be a database of ASE", str(error), cause=error)
-    finally:
-        connection.close()
-    return rows

@@ -342,7 +342,6 @@ def _aflow() -> Dataset:
         forms=(
             Form("aflow:read", {"json": "aflow*.json"}),
             Form("aflow:read", {"csv": "aflow*.csv"}),
-            Form("aflow:read_ase_db", {"db": "*.db"}),
         ),
         downloads=(Remote("aflow.json", _AFLOW),),
     )

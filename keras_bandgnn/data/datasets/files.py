@@ -21,7 +21,9 @@ class Form:
     """A file format of a data set.
 
     Attributes:
-        reader: `"module:function"` of its reader in this package.
+        reader: `"module:function"` of its reader in this package. It is called with
+            the paths by role, the options and, if it names them, `split` and
+            `progress` of `load`.
         files: Pattern of each required file, by its role for the reader. A pattern may
             contain folders.
         options: Options of the reader for this data set.

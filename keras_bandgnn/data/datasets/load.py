@@ -145,9 +145,12 @@ def load(
     with limits or Limits.current():
         form, files = locate(dataset, path, cache, download, progress)
         _check_options(dataset, form, files, options)
-        options = {**form.options, **options}
+        reader = _reader(form)
+        shared = {"split": split, "progress": progress}
+        names = inspect.signature(reader).parameters
+        shared = {name: value for name, value in shared.items() if name in names}
         with reading(*files.values()):
-            graphs = _reader(form)(files, split=split, progress=progress, **options)
+            graphs = reader(files, **shared, **{**form.options, **options})
     return graphs if split is None else take_split(name, graphs, split)
 
 

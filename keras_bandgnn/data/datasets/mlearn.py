@@ -25,7 +25,6 @@ FILES = {
 def read(
     files: Mapping[str, Path],
     *,
-    split: str | None,
     progress: bool,
     target: str | Sequence[str] | None = "energy",
 ) -> FlatGraphs:
@@ -33,7 +32,6 @@ def read(
 
     Args:
         files: Paths by role, such as `Cu_training`.
-        split: Not used; the files are train and test, without validation.
         progress: Whether to show a progress bar.
         target: `"energy"`, of the cell in eV, `"energy_per_atom"`, or both.
 

@@ -38,7 +38,6 @@ _OFFICIAL_TARGETS = (
 def read_csv(
     files: Mapping[str, Path],
     *,
-    split: str | None,
     progress: bool,
     target: str | Sequence[str] | None = None,
     on_error: str = "skip",
@@ -48,8 +47,7 @@ def read_csv(
 
     Args:
         files: `{"csv": path}`; compressed (`.gz`) or not. SMILES are in the column
-            `smiles` or `mol`.
-        split: Not used; a column `split` with train, valid or val, test is kept.
+            `smiles` or `mol`; a column `split` with train, valid or val, test is read.
         progress: Whether to show a progress bar.
         target: A column, several, or None for the official targets; if the table has
             none of these, all numeric columns.

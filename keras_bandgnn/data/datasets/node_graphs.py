@@ -27,15 +27,13 @@ _MASKS = {
 _VALIDATION_NODES = 500
 
 
-def read_gnn_benchmark(files: Mapping[str, Path], *, split: str | None, progress: bool):
+def read_gnn_benchmark(files: Mapping[str, Path]):
     """Read the arrays of gnn-benchmark: `adj_*`, `attr_*` and `labels`, without masks.
 
     Members with Python objects (names) are not read.
 
     Args:
         files: `{"npz": path}`.
-        split: Not used; the splits are of nodes.
-        progress: Not used.
 
     Returns:
         `FlatGraphs` with one graph: edges both ways, no loops; node feature `feature`
@@ -80,7 +78,7 @@ def _classes(arrays: Arrays, name: str) -> np.ndarray:
     return label
 
 
-def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress: bool):
+def read_heterophilous(files: Mapping[str, Path]):
     """Read the arrays of Platonov et al. 2023, with their ten splits.
 
     They are `node_features` [N, F], `node_labels` [N], `edges` [E, 2], each undirected
@@ -88,8 +86,6 @@ def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress
 
     Args:
         files: `{"npz": path}`.
-        split: Not used; the splits are of nodes.
-        progress: Not used.
 
     Returns:
         As `read_gnn_benchmark`, with masks int32 [N, S]: column s is split s.
@@ -111,13 +107,11 @@ def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress
     return _one_graph(files["npz"], *ends.T, feature, label, node)
 
 
-def read_wiki_cs(files: Mapping[str, Path], *, split: str | None, progress: bool):
+def read_wiki_cs(files: Mapping[str, Path]):
     """Read the JSON file of WikiCS, with its twenty splits.
 
     Args:
         files: `{"json": path}`.
-        split: Not used; the splits are of nodes.
-        progress: Not used.
 
     Returns:
         As `read_gnn_benchmark`, with `train_mask`, `valid_mask` and `stopping_mask`
@@ -167,7 +161,7 @@ def _field(path: Path, data: dict, name: str, kinds: str, axes: int) -> np.ndarr
     return array
 
 
-def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bool):
+def read_planetoid(files: Mapping[str, Path]):
     """Read the eight original files `ind.<name>.*` without loading pickles.
 
     Test nodes are sorted into the order of the graph. Nodes that the files omit (15 in
@@ -176,8 +170,6 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
 
     Args:
         files: Paths by role: `x`, `tx`, `allx`, `y`, `ty`, `ally`, `graph`, `test`.
-        split: Not used; the splits are of nodes.
-        progress: Not used.
 
     Returns:
         As `read_gnn_benchmark`.

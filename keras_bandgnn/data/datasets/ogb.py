@@ -17,8 +17,6 @@ _NODE_SPLITS = ("train_mask", "valid_mask", "test_mask")
 def read(
     files: Mapping[str, Path],
     *,
-    split: str | None,
-    progress: bool,
     inverse_edges: bool = False,
     scheme: str | None = None,
 ) -> FlatGraphs:
@@ -27,8 +25,6 @@ def read(
     Args:
         files: `{"edges": path of raw/edge.csv.gz, ...}`; the others are in the same
             folder.
-        split: Not used; the split is in the files.
-        progress: Not used.
         inverse_edges: Whether to add the reverse of each edge. `load` sets it as the
             benchmark does for each of its sets.
         scheme: Name of the folder in `split`; required if there are several.

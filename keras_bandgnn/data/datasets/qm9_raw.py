@@ -27,7 +27,6 @@ _PROPERTIES = (
 def read_xyz(
     files: Mapping[str, Path],
     *,
-    split: str | None,
     progress: bool,
     target: str | Sequence[str] | None = "u0_atom",
     edges: str = "full",
@@ -37,7 +36,6 @@ def read_xyz(
 
     Args:
         files: `{"tar": path}`; `uncharacterized.txt` is in the same folder.
-        split: Not used; there are no splits.
         progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9.UNITS`.
         edges: `"full"`, all pairs of atoms; the files have no bonds.
@@ -145,7 +143,6 @@ def _columns(body: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
 def read_sdf(
     files: Mapping[str, Path],
     *,
-    split: str | None,
     progress: bool,
     target: str | Sequence[str] | None = "u0_atom",
     edges: str = "bonds",
@@ -156,7 +153,6 @@ def read_sdf(
     Args:
         files: `{"sdf": path, "csv": path}`; `uncharacterized.txt` is in the same
             folder.
-        split: Not used; there are no splits.
         progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9.UNITS`.
         edges: As in `qm9.read_bond_graphs`.

@@ -14,16 +14,12 @@ from keras_bandgnn.data.reading import refuse_file
 def read(
     files: Mapping[str, Path],
     *,
-    split: str | None,
-    progress: bool,
     target: str | None = None,
 ) -> FlatGraphs:
     """Read `<name>_A.txt`, `<name>_graph_indicator.txt` and the optional files.
 
     Args:
         files: `{"edges": path, "indicator": path}`.
-        split: Not used; there are no splits.
-        progress: Not used.
         target: `"labels"` (classes) or `"attributes"` (numbers to be predicted); by
             default labels where the set has them.
 
