@@ -140,6 +140,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_bandgnn.checks import refuse
+
 # Edge feature of batches with the weights of a loader with `edge_weight`.
 MESSAGE_WEIGHT = "message_weight"
 
@@ -185,10 +187,7 @@ def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
         elif level == "candidate":
             rows = values[group, slot][np.asarray(x["candidate"]["mask"])[group, slot]]
         else:
-            raise ValueError(
-                "Expected `level` to be 'node', 'edge', 'graph' or 'candidate'. "
-                f"Received: level={level!r}."
-            )
+            refuse("level", "'node', 'edge', 'graph' or 'candidate'", level)
         out.append((int(ids[group, slot]), rows))
     return out
 

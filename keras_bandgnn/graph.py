@@ -14,7 +14,7 @@ from keras_bandgnn.arrays import (
     frozen,
     narrowed,
 )
-from keras_bandgnn.checks import mapping, optional
+from keras_bandgnn.checks import mapping, optional, refuse
 
 LABEL_LEVELS = ("graph", "node", "edge")
 """What labels may belong to."""
@@ -89,10 +89,7 @@ class Graph:
         origin: Any = None,
     ):
         if isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer):
-            raise ValueError(
-                "Expected `num_nodes` to be an integer. "
-                f"Received: num_nodes={num_nodes!r} ({type(num_nodes).__name__})."
-            )
+            refuse("num_nodes", "an integer", num_nodes)
         if not 1 <= num_nodes <= INT32_MAX:
             raise ValueError(
                 "Expected `num_nodes` to be at least 1 (and to fit into int32). "
@@ -123,10 +120,7 @@ class Graph:
                     "Pass candidates=None for a graph without candidates."
                 )
         if label_level not in LABEL_LEVELS:
-            raise ValueError(
-                "Expected `label_level` to be 'graph', 'node' or 'edge'. "
-                f"Received: label_level={label_level!r}."
-            )
+            refuse("label_level", "'graph', 'node' or 'edge'", label_level)
         if label is not None:
             label = self._check_label(label, candidates, label_level)
         if label is not None and label_level != "graph":

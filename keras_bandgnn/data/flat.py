@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.arrays import check_feature_name
-from keras_bandgnn.checks import instance, optional, sequence
+from keras_bandgnn.checks import instance, optional, refuse, sequence
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
@@ -112,10 +112,7 @@ class FlatGraphs(Sequence):
         info: Sequence[Mapping] | None = None,
     ):
         if label_level not in LABEL_LEVELS:
-            raise ValueError(
-                "Expected `label_level` to be 'graph', 'node' or 'edge'. "
-                f"Received: label_level={label_level!r}."
-            )
+            refuse("label_level", "'graph', 'node' or 'edge'", label_level)
         num_nodes = to_32_bit("num_nodes", num_nodes)
         senders = to_32_bit("senders", senders)
         if edge_type is None:

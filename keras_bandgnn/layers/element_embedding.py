@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import LAST_ELEMENT, positive_int
+from keras_bandgnn.checks import LAST_ELEMENT, positive_int, refuse
 from keras_bandgnn.registration import serializable
 
 
@@ -52,9 +52,8 @@ class ElementEmbedding(keras.layers.Layer):
                 positive_int("elements", number, 0, LAST_ELEMENT) for number in elements
             ]
             if not self.elements or len(set(self.elements)) < len(self.elements):
-                raise ValueError(
-                    "Expected `elements` to be distinct atomic numbers, at least one. "
-                    f"Received: elements={self.elements}."
+                refuse(
+                    "elements", "distinct atomic numbers, at least one", self.elements
                 )
         else:
             self.elements = positive_int("elements", elements, maximum=LAST_ELEMENT + 1)

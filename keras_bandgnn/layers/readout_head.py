@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import boolean, one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.registration import check_registered
@@ -103,9 +103,8 @@ class ReadoutHead(BatchLayer):
     ):
         super().__init__(**kwargs)
         if not (isinstance(readout, keras.layers.Layer) and hasattr(readout, "units")):
-            raise ValueError(
-                "Expected `readout` to be a layer that has `units`, such as "
-                f"GRUReadout(64). Received: readout={readout!r}."
+            refuse(
+                "readout", "a layer that has `units`, such as GRUReadout(64)", readout
             )
         # === Config ===
         self.units = positive_int("units", units)

@@ -130,10 +130,7 @@ class GraphPreprocessor(HostLayer):
         if not isinstance(plan, Plan) and not (
             isinstance(plan, str) and plan == "auto"
         ):
-            raise ValueError(
-                "Expected `plan` to be 'auto' or a keras_bandgnn.plans.Plan. "
-                f"Received: plan={plan!r}."
-            )
+            refuse("plan", "'auto' or a keras_bandgnn.plans.Plan", plan)
         self._plan = plan
 
     @property

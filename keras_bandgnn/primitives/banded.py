@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import scatter_add, supergraph_ids
 from keras_bandgnn.ops.sequence import sequence_axis
@@ -40,9 +40,7 @@ class Banded(Primitive):
 
     def __init__(self, block_size: int, cover: str = "blocks"):
         if cover not in ("blocks", "band"):
-            raise ValueError(
-                f"Expected `cover` to be 'blocks' or 'band'. Received: cover={cover!r}."
-            )
+            refuse("cover", "'blocks' or 'band'", cover)
         self.block_size = positive_int("block_size", block_size)
         self.coverage = cover
         self.depends_on_place = cover == "blocks"

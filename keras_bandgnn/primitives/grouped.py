@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.ops import CSR, RowIndex
 from keras_bandgnn.primitives.base import Load, Primitive, per_receiver
 from keras_bandgnn.primitives.csr import (
@@ -54,10 +54,7 @@ class Grouped(Primitive):
 
     def __init__(self, group_size: int = _GROUP, first: str = "transform"):
         if first not in ("transform", "aggregate"):
-            raise ValueError(
-                "Expected `first` to be 'transform' or 'aggregate'. "
-                f"Received: first={first!r}."
-            )
+            refuse("first", "'transform' or 'aggregate'", first)
         self.group_size = positive_int("group_size", group_size)
         self.first = first
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import mapping, optional, positive_int
+from keras_bandgnn.checks import mapping, optional, positive_int, refuse
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Primitive, find_part, primitive_of, step_key
@@ -72,10 +72,7 @@ class Plan:
         if isinstance(rest, str) and not lossy:
             rest = primitive_of(rest, "rest")
         if not lossy and not isinstance(rest, Primitive):
-            raise ValueError(
-                "Expected `rest` to be 'drop' or a primitive such as Segment(). "
-                f"Received: rest={rest!r}."
-            )
+            refuse("rest", "'drop' or a primitive such as Segment()", rest)
         if not lossy and not rest.covers_all:
             raise ValueError(
                 "Expected `rest` to cover every edge, as Segment() and Grouped() do. "
@@ -123,10 +120,7 @@ class Plan:
         if schedule is None:
             return
         if not isinstance(schedule, ReceptiveField):
-            raise ValueError(
-                "Expected `schedule` to be a ReceptiveField, such as "
-                f"ReceptiveField(8). Received: schedule={schedule!r}."
-            )
+            refuse("schedule", "a ReceptiveField, such as ReceptiveField(8)", schedule)
         if schedule.order == "compact":
             if not all(p.bipartite for p in self.primitives):
                 raise ValueError(

@@ -16,6 +16,7 @@ from keras_bandgnn.checks import (
     one_of,
     optional,
     positive_int,
+    refuse,
 )
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
@@ -177,10 +178,7 @@ class GraphPacker:
             plan: A `Plan`; by default that of the task's predictions.
         """
         if not hasattr(task, "backbone"):
-            raise ValueError(
-                "Expected `task` to be a task, such as GraphClassifier(...). Received: "
-                f"task={task!r}."
-            )
+            refuse("task", "a task, such as GraphClassifier(...)", task)
         budget = optional(mapping, "budget", budget)
         optional(instance, "plan", plan, Plan, "a keras_bandgnn.plans.Plan")
         loader = task.loader(graphs, training=False)

@@ -8,6 +8,7 @@ from keras_bandgnn.checks import (
     one_of,
     positive_int,
     positive_number,
+    refuse,
 )
 from keras_bandgnn.registration import constructor_arguments
 
@@ -42,9 +43,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         super().__init__()
         self.end_factor = non_negative_number("end_factor", end_factor)
         if self.end_factor > 1:
-            raise ValueError(
-                f"Expected `end_factor` in [0, 1]. Received: end_factor={end_factor!r}."
-            )
+            refuse("end_factor", "in [0, 1]", end_factor)
         self.initial_learning_rate = positive_number(
             "initial_learning_rate", initial_learning_rate
         )
@@ -104,9 +103,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.decay_steps = positive_int("decay_steps", decay_steps)
         self.end = non_negative_number("end", end)
         if end > peak:
-            raise ValueError(
-                f"Expected `end` in [0, peak={peak}]. Received: end={end!r}."
-            )
+            refuse("end", f"in [0, peak={peak}]", end)
         self.power = positive_number("power", power)
         self.name = name
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from keras_bandgnn.checks import atomic_numbers, having, instance, one_of, shown
+from keras_bandgnn.checks import atomic_numbers, having, instance, one_of, refuse, shown
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
@@ -146,10 +146,7 @@ def from_ase(
     edge = {}
     if cutoff is not None:
         if not isinstance(cutoff, Mapping) and not cutoff > 0:
-            raise ValueError(
-                f"Expected `cutoff` to be positive. Received: cutoff={cutoff!r}. Pass "
-                "a distance in Angstrom."
-            )
+            refuse("cutoff", "positive", cutoff, "Pass a distance in Angstrom.")
         _check_periods(context["cell"], context["pbc"])
         neighbours = optional_import("ase.neighborlist", _EXTRA).neighbor_list
         receivers, senders, edge["shift"] = neighbours("ijS", atoms, cutoff)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.data.datasets.parts import SPLITS, both_ways
 from keras_bandgnn.data.datasets.tables import read_integers, read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
@@ -123,10 +124,7 @@ def _splits(folder: Path, scheme: str | None, count: int) -> list[np.ndarray] | 
     if scheme is None and len(names) == 1:
         (scheme,) = names
     if scheme not in names:
-        raise ValueError(
-            f"Expected `scheme` to be one of the folders {names} in {folder}. "
-            f"Received: scheme={scheme!r}."
-        )
+        refuse("scheme", f"one of the folders {names} in {folder}", scheme)
     splits = []
     for name in SPLITS:
         path = folder / scheme / f"{name}.csv.gz"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import strings
+from keras_bandgnn.checks import refuse, strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
 from keras_bandgnn.data.reading import Limits, refuse_file
@@ -137,10 +137,7 @@ def target_names(target: Any) -> list[str]:
     names = [target] if isinstance(target, str) else target
     names = strings("target", names)
     if not names:
-        raise ValueError(
-            "Expected `target` to be a name, several names, or None for all. Received: "
-            f"target={target!r}."
-        )
+        refuse("target", "a name, several names, or None for all", target)
     return names
 
 
@@ -167,10 +164,7 @@ def pick_targets(
     names = list(table) if target is None else target_names(target)
     for name in names:
         if name not in table:
-            raise ValueError(
-                f"Expected `target` among {', '.join(map(repr, table))}. "
-                f"Received: target={name!r}."
-            )
+            refuse("target", f"among {', '.join(map(repr, table))}", name)
     if isinstance(target, str):
         return np.asarray(table[target])
     return np.stack([table[name] for name in names], axis=1)

@@ -81,10 +81,7 @@ def loader_options(
         "host": positive_int("host", host, 0),
     }
     if host >= num_hosts:
-        raise ValueError(
-            f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
-            f"Received: host={host}."
-        )
+        refuse("host", f"in [0, {num_hosts}), as num_hosts={num_hosts}", host)
     return options
 
 
