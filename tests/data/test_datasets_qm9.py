@@ -91,7 +91,7 @@ def test_xyz_leaves_out_the_molecules_in_doubt(xyz):
 def test_xyz_bad_input(xyz):
     with pytest.raises(ValueError, match="xyz files have no bonds"):
         load("qm9", path=xyz, edges="bonds")
-    with pytest.raises(ValueError, match="`target` among 'A', .*'u0_atom'"):
+    with pytest.raises(ValueError, match="`target` to be among 'A', .*'u0_atom'"):
         load("qm9", path=xyz, target="energy")
     with pytest.raises(ValueError, match="these files have no splits"):
         load("qm9", path=xyz, split="train")
@@ -209,7 +209,7 @@ def test_bond_graphs(tmp_path):
     assert test.edge_type[:4].tolist() == [1, 2, 1, 2]
     with pytest.raises(FileNotFoundError, match="train.jsonl.gz.*tf-gnn-samples"):
         load("qm9", "train", tmp_path)
-    with pytest.raises(ValueError, match="`target` among 'mu'"):
+    with pytest.raises(ValueError, match="`target` to be among 'mu'"):
         load("qm9", path=tmp_path, target="omega1")
 
 

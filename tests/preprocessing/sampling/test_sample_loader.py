@@ -299,7 +299,7 @@ def test_graphs_that_do_not_fit(graph, text):
 
 def test_hosts_and_features_are_checked():
     sampler = NeighborSampler([3])
-    with pytest.raises(ValueError, match=re.escape("`host` in [0, 1)")):
+    with pytest.raises(ValueError, match=re.escape("`host` to be in [0, 1)")):
         SampleLoader(large_graph(), sampler, host=3)
     with pytest.raises(ValueError, match="features"):
         SampleLoader(large_graph(), sampler, features=["h"])
