@@ -10,7 +10,6 @@ program does not fit. Needs pip install "keras-bandgnn[tpu]".
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report, tpu_options
@@ -42,13 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0.5,
         help="share of the published peak that matrix products reach (a guess)",
     )
-    group.add_argument(
-        "--hardware",
-        type=shared.path,
-        metavar="FILE",
-        help="constants that bandgnn calibrate wrote on such a TPU: the time of the "
-        "cost model then replaces that of the products",
-    )
     tpu_options.add_program(parser)
 
 
@@ -75,21 +67,6 @@ def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
     if ":" in topology:
         slices[generation.cores_of(topology)] = topology
     return [slices[count] for count in sorted(slices)]
-
-
-def load_hardware(path: Path | None, dtype: str):
-    """Load the constants of a TPU from a file; None for none."""
-    from keras_bandgnn.planning.cost import Hardware
-
-    if path is None:
-        return None
-    hardware = Hardware.from_file(path)
-    if not hardware.name.endswith(f", {dtype}"):
-        raise ValueError(
-            f"Expected constants for {dtype}. Received: --hardware {path}, of "
-            f"{hardware.name!r}. Use those of `bandgnn calibrate --dtype {dtype}`."
-        )
-    return hardware
 
 
 def print_tables(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
@@ -144,23 +121,18 @@ def run(options: argparse.Namespace) -> int:
     for name in topologies:
         aot_compile.topology_devices(name)
     task, plan, sizes = tpu_options.make_program(options)
-    hardware = load_hardware(options.hardware, task.backbone.compute_dtype)
-    seconds = scaling.step_seconds(task, plan, sizes, hardware)
     steps, forecasts = [], []
     for number, name in enumerate(topologies, 1):
         report.say(f"compiling for {name}, {number} of {len(topologies)}")
         step = aot_compile.check_training_step(task, plan, sizes, name)
         steps.append(step)
-        shape = sizes.graphs, options.share
-        forecasts.append(scaling.ScaleForecast.of(step, *shape, seconds))
+        forecast = scaling.ScaleForecast.of(step, sizes.graphs, options.share)
+        forecasts.append(forecast)
     print_tables(steps, forecasts, plan, sizes)
     generation = scaling.TPUGeneration.of(steps[0].topology)
     report.say(
         f"computing: compiled FLOPs at {100 * options.share:g} % (a guess: --share) of "
         f"the published {generation.flops / 1e12:g} TFLOP/s of a {generation.name} core"
-        if seconds is None
-        else f"computing: the cost model, by constants measured on {hardware.date}, "
-        f"{hardware.name}"
     )
     report.say(
         f"communication: after compute, on one ring of {generation.link / 1e9:g} GB/s "

@@ -1,7 +1,7 @@
 """`ScaleForecast`: predicted speed of a compiled training step on many TPU cores.
 
 Nothing here is measured. The amount of work comes from the compiler, see
-`check_training_step`; time is work divided by published, guessed or calibrated rates.
+`check_training_step`; time is work divided by published or guessed rates.
 """
 
 import dataclasses
@@ -10,15 +10,9 @@ import re
 from collections.abc import Mapping
 
 from keras_bandgnn.checks import refuse
-from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.models.ggnn.ggnn_backbone import GGNNBackbone
-from keras_bandgnn.models.node_selector import NodeSelector
-from keras_bandgnn.planning.cost import Hardware
-from keras_bandgnn.planning.plan_choice import plan_seconds, sampled, step_sizes
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import Load
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.tpu.aot_compile import Sizes, StepReport, synthetic_graphs
+from keras_bandgnn.tpu.aot_compile import Sizes, StepReport
 from keras_bandgnn.tpu.hlo import Collective
 
 # Numbers of cores in the rows below.
@@ -175,22 +169,18 @@ class ScaleForecast:
         return dataclasses.asdict(self) | {name: getattr(self, name) for name in names}
 
     @classmethod
-    def of(
-        cls, step: StepReport, graphs: int, share: float, seconds: float | None = None
-    ) -> "ScaleForecast | None":
+    def of(cls, step: StepReport, graphs: int, share: float) -> "ScaleForecast | None":
         """Return the forecast of a compiled step; None if it did not compile.
 
         Args:
             step: The compiler's report.
             graphs: Graphs per supergraph; each core has one supergraph.
             share: Share of the peak that matrix products reach.
-            seconds: Compute time by the cost model, in the place of the products'.
         """
         if step.costs is None:
             return None
         generation = TPUGeneration.of(step.topology)
-        if seconds is None:
-            seconds = step.costs.flops / (share * generation.flops)
+        seconds = step.costs.flops / (share * generation.flops)
         sending = sending_seconds(step.costs.collectives, step.cores, generation.link)
         return cls(step.topology, seconds, sending, graphs * step.cores)
 
@@ -224,31 +214,3 @@ def sending_seconds(
         for kind, collective in collectives.items()
     )
     return total / link
-
-
-def step_seconds(
-    task: NodeSelector, plan: Plan, sizes: Sizes, hardware: Hardware | None
-) -> float | None:
-    """Return the cost model's time of a core's training step, without collectives.
-
-    Counts T times the messages and the two products of the GRU, not the encoder, the
-    readout and the optimizer. Gradient checkpointing adds a third.
-
-    Args:
-        task: The task.
-        plan: The plan.
-        sizes: Capacities of a supergraph, filled with synthetic graphs.
-        hardware: Constants of a core.
-
-    Returns:
-        Seconds, or None without constants and for backbones other than `GGNNBackbone`.
-    """
-    backbone = task.backbone
-    if hardware is None or not isinstance(backbone, GGNNBackbone):
-        return None
-    width, num_types = backbone.hidden_dim, backbone.num_edge_types
-    graphs = FlatGraphs.from_graphs(synthetic_graphs(task, sizes))
-    (table,) = step_sizes(sampled([graphs], 1)[0], plan, num_types, sizes.nodes)
-    seconds = plan_seconds(plan, Load(table, num_types, width, width), hardware)
-    seconds += 2 * hardware.matmul_seconds(sizes.nodes, width, 3 * width)
-    return backbone.num_steps * seconds * (4 / 3 if backbone.remat else 1)

@@ -1,4 +1,3 @@
-import dataclasses
 import importlib.metadata
 import importlib.util
 import json
@@ -11,7 +10,6 @@ from keras_bandgnn.cli.scale import make_topologies
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.tpu import aot_compile as tpu_check
 from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
-from tests.planning import machines
 
 SIZES = ["--nodes", "256", "--graphs", "4"]
 PAPER = ["--nodes", "70272", "--graphs", "42", "--plan", "banded:128"]
@@ -97,24 +95,6 @@ def test_a_program_that_does_not_fit(preset, made_up, capsys):
     out = capsys.readouterr().out
     assert "does not compile" in out and "9.500" in out
     assert "v2:16x16: exceeds available HBM (7.48G)" in out
-
-
-def test_constants_from_a_file(preset, made_up, tmp_path, capsys):
-    path = tmp_path / "hardware.json"
-    constants = dataclasses.asdict(machines.machine(machines.GPU, "2026-11-01"))
-    path.write_text(json.dumps(constants))
-    command = ["scale", preset, *SIZES, "--cores", "8", "--hardware", str(path)]
-    file = tmp_path / "found.json"
-    assert main([*command, "--json", str(file)]) == 0
-    assert "constants measured on 2026-11-01, toy" in capsys.readouterr().out
-    (found,) = json.loads(file.read_text())["predicted"]
-    # Measured constants count, though products at the guessed share take longer.
-    assert found["computing_seconds"] < 1
-    assert main([*command, "--precision", "mixed_bfloat16"]) == 1
-    assert "Expected constants for bfloat16. Received" in capsys.readouterr().err
-    path.write_text("{}")
-    assert main(command) == 1
-    assert "constants that `bandgnn calibrate` measured" in capsys.readouterr().err
 
 
 def test_wrong_share(capsys):

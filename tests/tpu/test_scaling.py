@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from keras_bandgnn.models import GATBackbone, GGNNBackbone, NodeSelector
 from keras_bandgnn.primitives import Banded, Plan
 from keras_bandgnn.tpu.aot_compile import Sizes, StepReport
 from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
@@ -12,9 +11,7 @@ from keras_bandgnn.tpu.scaling import (
     TPUGeneration,
     paper_speeds,
     sending_seconds,
-    step_seconds,
 )
-from tests.planning import machines
 
 SLICES = {
     ("v2", 8): "v2:2x2",
@@ -106,39 +103,6 @@ def test_forecast():
     np.testing.assert_allclose(found.graphs_per_second, 20 * 42 * 8)
     refused = StepReport("v5e:2x4", 8, 15.75, 1.0, {}, "too large")
     assert ScaleForecast.of(refused, 42, 0.5) is None
-
-
-def test_the_cost_model_replaces_the_products():
-    assert ScaleForecast.of(step(), 1, 0.5, 0.05).computing_seconds == 0.05
-
-
-def small_task(**options):
-    return NodeSelector(GGNNBackbone({"type": 8}, 32, 2, num_edge_types=3, **options))
-
-
-def test_cost_model_of_a_step():
-    sizes, hardware = Sizes(1000, 3000, 8, 4), machines.machine(machines.GPU)
-    plan = Plan.from_config({"primitives": ["banded:16"], "drop_rest": True})
-    found = step_seconds(small_task(), plan, sizes, hardware)
-    rows = 1000 * 3
-    products = (
-        hardware.matmul_seconds(3 * rows, 16, 32, blocks=True)
-        + hardware.write_seconds(3 * rows * 16) / 8
-        + hardware.matmul_seconds(rows, 32, 32)
-        + 2 * hardware.matmul_seconds(1000, 32, 96)
-    )
-    # What is left is the writing of edges into blocks.
-    writing = found / 2 - products
-    assert 0 < writing <= 1.02 * hardware.scatter_seconds(3000 / 8, 1)
-    again = step_seconds(small_task(remat=True), plan, sizes, hardware)
-    np.testing.assert_allclose(again, found * 4 / 3)
-
-
-def test_cost_model_does_not_know_all_models():
-    backbone = GATBackbone({"type": 8}, hidden_dim=8, num_heads=2, num_layers=1)
-    sizes, hardware = Sizes(100, 300, 4, 4), machines.machine(machines.GPU)
-    assert step_seconds(NodeSelector(backbone), Plan(), sizes, hardware) is None
-    assert step_seconds(small_task(), Plan(), sizes, None) is None
 
 
 def test_figures_of_the_paper_agree_with_each_other():
