@@ -38,16 +38,15 @@ from keras_bandgnn.data.files import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.data.reading import parse_json, read_json, reading
-from keras_bandgnn.data.store import (
+from keras_bandgnn.data.store import GraphStore, open_store
+from keras_bandgnn.data.store_files import (
     DESCRIPTION,
     FORMAT,
     SIZES,
     VERSION,
-    GraphStore,
     check_file,
     check_header,
     check_units,
-    open_store,
     read_shard,
     write_arrow,
     write_shard,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data import open_store
-from keras_bandgnn.data.store import DESCRIPTION
+from keras_bandgnn.data.store_files import DESCRIPTION
 from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.saving import preset_paths
