@@ -9,12 +9,7 @@ import argparse
 from pathlib import Path
 
 from keras_bandgnn import plugins
-from keras_bandgnn.cli import (
-    data_sets,
-    recipes,
-    structures,
-    train_regression,
-)
+from keras_bandgnn.cli import data_sets, recipes, structures, train_regression
 from keras_bandgnn.cli import options as shared
 
 

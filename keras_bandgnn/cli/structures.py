@@ -51,7 +51,7 @@ def reads_structures(task, paths: Sequence[Path]) -> bool:
 
 
 def _holds_structures(path: Path) -> bool:
-    from keras_bandgnn.data.converters.structures import is_structure_file
+    from keras_bandgnn.data.converters.structure_checks import is_structure_file
 
     if (path / "store.json").is_file():
         return False

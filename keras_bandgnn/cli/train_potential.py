@@ -4,12 +4,7 @@ import argparse
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import (
-    recipes,
-    report,
-    train_regression,
-    training_callbacks,
-)
+from keras_bandgnn.cli import recipes, report, train_regression, training_callbacks
 from keras_bandgnn.cli.report import make_card
 
 GPA = 160.2176634

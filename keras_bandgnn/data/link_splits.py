@@ -8,12 +8,7 @@ import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX, checked_ids
 from keras_bandgnn.checks import boolean, fraction, instance, optional, seed_number
-from keras_bandgnn.data.identity import (
-    leaks,
-    link_numbers,
-    pair_keys,
-    refuse_leaks,
-)
+from keras_bandgnn.data.identity import leaks, link_numbers, pair_keys, refuse_leaks
 from keras_bandgnn.graph import Graph
 
 

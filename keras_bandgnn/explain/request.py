@@ -8,11 +8,7 @@ import numpy as np
 
 from keras_bandgnn.batch import GraphRows, graph_rows
 from keras_bandgnn.checks import boolean, instance, int_array, positive_int
-from keras_bandgnn.explain.edge_places import (
-    EdgePlaces,
-    edge_places,
-    opposite_edges,
-)
+from keras_bandgnn.explain.edge_places import EdgePlaces, edge_places, opposite_edges
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import (
     PREDICTED,

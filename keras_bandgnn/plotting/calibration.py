@@ -13,10 +13,7 @@ from keras_bandgnn.plotting.style import (
     style_axes,
     style_legend,
 )
-from keras_bandgnn.training.calibration_report import (
-    calibration_report,
-    known_errors,
-)
+from keras_bandgnn.training.calibration_report import calibration_report, known_errors
 
 
 def plot_calibration(

@@ -7,13 +7,7 @@ import numpy as np
 
 from keras_bandgnn.checks import having, optional, refuse, sequence, string
 from keras_bandgnn.plotting.rows import paired_rows, stacked
-from keras_bandgnn.plotting.style import (
-    GREY,
-    INK,
-    PALETTE,
-    new_figure,
-    style_axes,
-)
+from keras_bandgnn.plotting.style import GREY, INK, PALETTE, new_figure, style_axes
 
 # More points are shown as densities.
 _POINTS = 5000

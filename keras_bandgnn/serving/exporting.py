@@ -14,12 +14,7 @@ from keras_bandgnn.checks import as_path, boolean, one_of
 from keras_bandgnn.data.files import atomic_folder, check_target
 from keras_bandgnn.ops.context import portable
 from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
-from keras_bandgnn.serving.runtimes import (
-    ARTEFACTS,
-    ExportedModel,
-    checksums,
-    required,
-)
+from keras_bandgnn.serving.runtimes import ARTEFACTS, ExportedModel, checksums, required
 from keras_bandgnn.serving.signature import Signature
 
 

@@ -5,9 +5,7 @@ from keras_bandgnn.training.calibration_report import (
     calibration_report as calibration_report,
 )
 from keras_bandgnn.training.edge_choice import ChoiceAccuracy as ChoiceAccuracy
-from keras_bandgnn.training.edge_choice import (
-    ChoiceCrossentropy as ChoiceCrossentropy,
-)
+from keras_bandgnn.training.edge_choice import ChoiceCrossentropy as ChoiceCrossentropy
 from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
 from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer

@@ -7,9 +7,7 @@ import keras
 
 from keras_bandgnn import models
 from keras_bandgnn.checks import one_of, positive_ints, strings
-from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
-    ATTENTION,
-)
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import ATTENTION
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterCompile

@@ -11,7 +11,7 @@ import pytest
 from test_structures import outcar, vasprun
 
 from keras_bandgnn.data import from_ase, read_structures
-from keras_bandgnn.data.converters import structures
+from keras_bandgnn.data.converters import structure_checks
 from keras_bandgnn.data.converters.structure_formats import READERS
 from keras_bandgnn.data.datasets import aflow, qm9
 from keras_bandgnn.preprocessing import AtomsEncoder, RadiusGraph
@@ -136,7 +136,7 @@ with a reader of its own."""
 
 
 def test_every_format_has_a_sample():
-    names = {*structures.ENDINGS, *structures._BEGINNINGS, ".json", *READERS}
+    names = {*structure_checks.ENDINGS, *structure_checks.BEGINNINGS, ".json", *READERS}
     assert names == set(SAMPLES), "Add a sample of the format to SAMPLES."
 
 

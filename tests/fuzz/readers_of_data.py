@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data import read_structures
-from keras_bandgnn.data.converters.structures import ENDINGS
+from keras_bandgnn.data.converters.structure_checks import ENDINGS
 from keras_bandgnn.data.datasets.archives import ARCHIVES
 from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
 from keras_bandgnn.data.datasets.files import Form

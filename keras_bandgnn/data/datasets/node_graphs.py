@@ -11,13 +11,7 @@ from keras_bandgnn.data.datasets.parts import dense_rows, undirected
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import (
-    Arrays,
-    open_npz,
-    read_json,
-    refuse_file,
-    size_of,
-)
+from keras_bandgnn.data.reading import Arrays, open_npz, read_json, refuse_file, size_of
 
 _MASKS = {
     "train_mask": "train_mask",

@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import atomic_numbers, one_of
-from keras_bandgnn.data.datasets.parts import (
-    SPLITS,
-    all_pairs,
-    both_ways,
-    pick_targets,
-)
+from keras_bandgnn.data.datasets.parts import SPLITS, all_pairs, both_ways, pick_targets
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import read_bytes
 from keras_bandgnn.progress import progress_bar

@@ -8,18 +8,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import (
-    BatchAssembler,
-    Supergraph,
-    with_edge_types,
-)
-from keras_bandgnn.checks import (
-    having,
-    one_of,
-    optional,
-    positive_int,
-    string,
-)
+from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph, with_edge_types
+from keras_bandgnn.checks import having, one_of, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.batcher import ceil64

@@ -4,14 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.checks import (
-    boolean,
-    optional,
-    positive_int,
-    refuse,
-    shown,
-    string,
-)
+from keras_bandgnn.checks import boolean, optional, positive_int, refuse, shown, string
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     SampledGraph,
     Subgraph,
