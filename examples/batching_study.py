@@ -315,7 +315,6 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
         "chosen": {n: fastest(f, "step").algorithm for n, f in forecast_rows.items()},
         "forecast_seconds": seconds,
         "residual": forecast.residual,
-        "scatter": timer.scatter,
         "load_average": os.getloadavg()[0],
     }
 

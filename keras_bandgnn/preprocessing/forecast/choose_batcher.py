@@ -16,8 +16,6 @@ from keras_bandgnn.primitives.plan import Plan
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
 _EQUAL = 0.02
-# Above this scatter the explanation says that the machine was busy.
-_BUSY = 0.25
 # Column of the table -> figure of an `AlgorithmForecast`.
 _COLUMNS = {
     "algorithm": "{row.algorithm}",
@@ -60,8 +58,6 @@ class BatcherChoice:
         criterion: `"step"` or `"graph"`.
         steps: Planned steps.
         residual: Largest relative error of the fitted times at measured shapes.
-        scatter: How far the slower measurements of a shape are above the quick ones,
-            relatively. Much above 0.1 the machine had other work.
     """
 
     batcher: Batcher
@@ -70,7 +66,6 @@ class BatcherChoice:
     criterion: str
     steps: int
     residual: float
-    scatter: float
 
     def __getitem__(self, algorithm: str) -> AlgorithmForecast:
         """Return the forecast of an algorithm."""
@@ -92,47 +87,20 @@ class BatcherChoice:
         return "\n".join([*text, self.explanation()])
 
     def explanation(self) -> str:
-        """Return the choice in a few sentences."""
+        """Return the choice in a sentence."""
         row, name = self[self.algorithm], _CRITERIA[self.criterion]
-        cost = {"step": f"{row.step_ms:.2f} ms", "graph": f"{row.graph_us:.1f} us"}
+        unit = {"step_ms": "ms", "graph_us": "us"}[name]
+        cost = getattr(row, name)
         text = f"{row.algorithm} is chosen for {self.steps:,} steps: "
-        text += f"{cost[self.criterion]} per {self.criterion}"
+        text += f"{cost:.2f} {unit} per {self.criterion}"
         others = [other for other in self.table if other is not row]
         if others:
             second = min(others, key=lambda other: getattr(other, name))
-            text += self._comparison(row, second, name)
-        if self.scatter > _BUSY:
-            text += (
-                f". Times scatter by {100 * self.scatter:.0f} %: the machine had other "
-                "work. Measure again when it is idle"
-            )
+            ratio = getattr(second, name) / cost
+            text += f"; {second.algorithm} would take {ratio:.2f} times as long"
+            if ratio <= 1 + _EQUAL and second.compilations > row.compilations:
+                text += " and compile more often"
         return f"{text}."
-
-    def _comparison(self, row: AlgorithmForecast, other, name: str) -> str:
-        """Return how far another algorithm is, and where it would be faster."""
-        ratio = getattr(other, name) / getattr(row, name)
-        text = f"; {other.algorithm} would take {ratio:.2f} times as long"
-        if ratio <= 1 + _EQUAL:
-            text = f", within {100 * _EQUAL:.0f} % of {other.algorithm}"
-            if other.compilations > row.compilations:
-                text += "; fewer compilations decide"
-        for entry in (row, other):
-            share = (
-                entry.compilations * entry.compile_s * 1e3 / self.steps / entry.step_ms
-            )
-            if share > 0.05:
-                text += (
-                    f". {entry.algorithm} spends {100 * share:.0f} % of its time on "
-                    f"{entry.compilations} compilation{'s' * (entry.compilations != 1)}"
-                )
-        gain = row.steady_ms - other.steady_ms
-        extra = other.compilations * other.compile_s - row.compilations * row.compile_s
-        if self.criterion == "step" and gain and extra / gain > 0:
-            steps = float(f"{1e3 * extra / gain:.2g}")
-            side = "more" if steps > self.steps else "fewer"
-            text += f". With {side} than about {steps:,.0f} steps {other.algorithm} is"
-            text += " faster"
-        return text
 
 
 def choose_batcher(
@@ -223,5 +191,4 @@ def choose_batcher(
         criterion=criterion,
         steps=batching.steps,
         residual=batching.residual,
-        scatter=batching.timer.scatter,
     )

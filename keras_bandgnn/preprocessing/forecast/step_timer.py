@@ -172,15 +172,6 @@ class StepTimer:
         """Return milliseconds per step of a batch: the lower quartile of the visits."""
         return _usual(self.visits[key])
 
-    @property
-    def scatter(self) -> float:
-        """Relative distance of the slower visits, in the median over the batches.
-
-        Much above 0.1 the machine was busy with other work.
-        """
-        slow = [np.quantile(v, 0.75) / self.ms(k) for k, v in self.visits.items() if v]
-        return float(np.median(slow)) - 1
-
     def compile_s(self) -> float:
         """Return seconds per compilation: the median of first less steady steps.
 
