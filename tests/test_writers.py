@@ -9,7 +9,7 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.programs.linting.baseline import Baseline
-from keras_bandgnn.training import ElasticTuner, SaveProgress
+from keras_bandgnn.training import SaveProgress
 from tests.planning import machines
 from tests.programs.linting.samples import result
 
@@ -50,11 +50,6 @@ def save_progress(task, path):
 def calibrate(path, monkeypatch):
     monkeypatch.setenv("KERAS_BANDGNN_DATA", str(path))
     machines.machine(machines.CPU).save()
-
-
-def decide(path):
-    tuner = ElasticTuner(lambda multiple: None, path=path / "decisions.json")
-    tuner.on_epoch_end(0, {"loss": 1.0})
 
 
 def draw(path):
@@ -123,7 +118,6 @@ WRITERS = {
     ),
     "serving/exporting.py": lambda t, p, m: export(t, p),
     "training/save_progress.py": lambda t, p, m: save_progress(t, p),
-    "preprocessing/attention/elastic_tuner.py": lambda t, p, m: decide(p),
     "planning/cost.py": lambda t, p, m: calibrate(p, m),
     "plotting/style.py": lambda t, p, m: draw(p),
 }

@@ -183,19 +183,6 @@ def test_goes_on_from_a_state():
         second.set_state({"threshold": 2.0, "decisions": []})
 
 
-def test_file_and_summary(tmp_path):
-    path = tmp_path / "logs" / "thresholds.json"
-    tuner = timed(delta=1, start=math.inf, path=path)
-    epochs(tuner, [3.0, math.nan, 2.0], 1.0)
-    rows = json.loads(path.read_text(), parse_constant=pytest.fail)
-    assert [row["before"] for row in rows] == ["inf", "inf", 10.0]
-    assert rows[1]["loss"] == "nan" and rows[1]["reason"] == "the loss is not finite"
-    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
-    lines = tuner.summary().splitlines()
-    assert len(lines) == 4 and "the loss is not finite" in lines[2]
-    assert "inf" in lines[1] and "why" in lines[0]
-
-
 def test_in_fit():
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(1)])

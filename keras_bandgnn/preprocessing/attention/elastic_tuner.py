@@ -6,15 +6,12 @@ import time
 import keras
 
 from keras_bandgnn.checks import (
-    as_path,
     function,
     non_negative_number,
-    optional,
     positive_int,
     refuse,
     sequence,
 )
-from keras_bandgnn.data.files import write_json
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
 
 # Of the running loss.
@@ -53,8 +50,6 @@ class ElasticTuner(keras.callbacks.Callback):
         delta: Epochs between the two rates to compare.
         ladder: Thresholds, ascending, in multiples of the density of the graph.
         start: Initial threshold, one of the ladder.
-        path: JSON file for the decisions, replaced atomically after each epoch; none
-            if omitted.
 
     Attributes:
         threshold: The current threshold.
@@ -79,7 +74,6 @@ class ElasticTuner(keras.callbacks.Callback):
         delta: int = 10,
         ladder=LADDER,
         start: float = 1.0,
-        path=None,
     ):
         super().__init__()
         self._set = function("set_threshold", set_threshold)
@@ -89,7 +83,6 @@ class ElasticTuner(keras.callbacks.Callback):
         start = non_negative_number("start", start)
         if self.ladder != tuple(sorted(set(self.ladder))) or start not in self.ladder:
             refuse("ladder", f"ascending and to contain start={start}", self.ladder)
-        self.path = optional(as_path, "path", path)
         self.decisions: list[dict] = []
         self._index = self.ladder.index(start)
         self._clock = time.monotonic
@@ -133,17 +126,6 @@ class ElasticTuner(keras.callbacks.Callback):
         self.decisions.append(row)
         if self.threshold != before:
             self._set(self.threshold)
-        if self.path is not None:
-            # JSON has neither infinity nor NaN.
-            rows = [
-                {
-                    k: str(v) if v in (math.inf, -math.inf) or v != v else v
-                    for k, v in row.items()
-                }
-                for row in self.decisions
-            ]
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.path, rows, indent=2)
 
     def _descent(self, loss: float, seconds: float) -> tuple:
         """Return the running loss and its rate of descent, each None if undefined."""
@@ -170,17 +152,6 @@ class ElasticTuner(keras.callbacks.Callback):
         if earlier is None:
             return 0, f"no rate {self.delta} epochs ago"
         return (1, "as fast or faster") if rate >= earlier else (-1, "slower")
-
-    def summary(self) -> str:
-        """Return a table of the decisions."""
-        lines = [f"{'epoch':>5}{'loss':>10}{'rate':>11}{'before':>8}{'after':>7}  why"]
-        for row in self.decisions:
-            rate = "-" if row["rate"] is None else f"{row['rate']:.2e}"
-            lines.append(
-                f"{row['epoch']:>5}{row['loss']:>10.4f}{rate:>11}"
-                f"{row['before']:>8g}{row['after']:>7g}  {row['reason']}"
-            )
-        return "\n".join(lines)
 
     def get_state(self) -> dict:
         """Return the state to resume from: the threshold and the decisions so far."""
