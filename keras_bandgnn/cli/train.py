@@ -14,6 +14,7 @@ from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import (
+    recipe_files,
     recipes,
     report,
     train_potential,
@@ -243,7 +244,7 @@ def run_selection(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    recipes.complete(options)
+    recipe_files.complete(options)
     tasks = {
         "selection": run_selection,
         "regression": train_regression.run,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts, recipes
+from keras_bandgnn.cli import interrupts, recipe_files
 from keras_bandgnn.cli import options as shared
 
 # Exists in the folder of a run from when it begins to save its model.
@@ -31,9 +31,9 @@ def check_run(options: argparse.Namespace, data: Mapping, work: Path) -> None:
     """Reject the folder of another run; the caller holds the folder's lock."""
     from keras_bandgnn.data.reading import reading
 
-    recipe = recipes.settings(options)
+    recipe = recipe_files.settings(options)
     data = json.loads(json.dumps(data, default=str))
-    saved, old_file = work / recipes.FILE, work / _OLD_RECIPE
+    saved, old_file = work / recipe_files.FILE, work / _OLD_RECIPE
     if options.restart:
         for path in work.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -48,20 +48,20 @@ def check_run(options: argparse.Namespace, data: Mapping, work: Path) -> None:
                 f"data. Received: {'; '.join(changes)}. Pass --restart to discard it, "
                 "or choose another --out."
             )
-    recipes.write(saved, recipe, data)
+    recipe_files.write(saved, recipe, data)
 
 
 def _saved_recipe(work: Path) -> tuple[Mapping, Mapping]:
     """Return the recipe of an interrupted run, and the identity of its graphs."""
     from keras_bandgnn.data.reading import read_json
 
-    if (work / recipes.FILE).is_file():
-        values = recipes.read_values(work / recipes.FILE)
+    if (work / recipe_files.FILE).is_file():
+        values = recipe_files.read_values(work / recipe_files.FILE)
         texts = values["graphs"]
         return values, {name: json.loads(text) for name, text in texts.items()}
     values, graphs = read_json(work / _OLD_RECIPE, list)
     # Choices that are texts of a command line in a recipe.
-    return recipes.from_json(values), graphs
+    return recipe_files.from_json(values), graphs
 
 
 @contextlib.contextmanager
@@ -136,7 +136,7 @@ def save(model, options: argparse.Namespace, card: str) -> None:
     """
     (run_folder_path(options.out) / _SAVING).touch()
     model.save_to_preset(options.out, options.weights, card)
-    recipes.write(options.out / recipes.FILE, recipes.settings(options))
+    recipe_files.write(options.out / recipe_files.FILE, recipe_files.settings(options))
 
 
 def check_out(options: argparse.Namespace, members: int = 1) -> None:

@@ -414,7 +414,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     train.add_arguments(parser)
     options = parser.parse_args(["a", "--out", "o", "--epochs", "3"])
-    train.recipes.complete(options)
+    train.recipe_files.complete(options)
     return options
 
 

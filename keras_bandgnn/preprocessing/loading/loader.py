@@ -327,11 +327,6 @@ class Loader(keras.utils.PyDataset):
     def __len__(self) -> int:
         return self.composer.length - self._resumed_batches
 
-    @property
-    def num_batches(self) -> int:
-        """Batches that an epoch has, or that are left of a resumed one."""
-        return len(self)
-
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
         """Return the supergraphs of this host in batch `index` of an epoch."""
         return self._builder.supergraphs(index, epoch)
