@@ -8,60 +8,44 @@ the batch, so that several calls share the work. The other layers (`GRUUpdate`,
 `CumulativeLink`, the radial functions) take tensors, like any Keras layer.
 """
 
-from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
-from keras_bandgnn.layers.banded_message_passing import (
-    BandedMessagePassing as BandedMessagePassing,
-)
-from keras_bandgnn.layers.batch_normalization import (
-    MaskedBatchNormalization as MaskedBatchNormalization,
-)
-from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
-from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
-from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
-from keras_bandgnn.layers.cumulative_link import CumulativeLink as CumulativeLink
-from keras_bandgnn.layers.dense import shifted_softplus as shifted_softplus
-from keras_bandgnn.layers.dual_interleaved_attention import (
-    DualInterleavedAttention as DualInterleavedAttention,
-)
-from keras_bandgnn.layers.edge_readout import EdgeReadout as EdgeReadout
-from keras_bandgnn.layers.element_embedding import ElementEmbedding as ElementEmbedding
-from keras_bandgnn.layers.gated_graph_convolution import (
-    GatedGraphConvolution as GatedGraphConvolution,
-)
-from keras_bandgnn.layers.gaussian_basis import GaussianBasis as GaussianBasis
-from keras_bandgnn.layers.gin_convolution import GINConvolution as GINConvolution
-from keras_bandgnn.layers.graph_attention import GraphAttention as GraphAttention
-from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2 as GraphAttentionV2
-from keras_bandgnn.layers.graph_convolution import GraphConvolution as GraphConvolution
+from keras_bandgnn.layers.attention_bias import AttentionBias
+from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
+from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
+from keras_bandgnn.layers.character_encoder import CharacterEncoder
+from keras_bandgnn.layers.continuous_filter import ContinuousFilter
+from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
+from keras_bandgnn.layers.cumulative_link import CumulativeLink
+from keras_bandgnn.layers.dense import shifted_softplus
+from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
+from keras_bandgnn.layers.edge_readout import EdgeReadout
+from keras_bandgnn.layers.element_embedding import ElementEmbedding
+from keras_bandgnn.layers.gated_graph_convolution import GatedGraphConvolution
+from keras_bandgnn.layers.gaussian_basis import GaussianBasis
+from keras_bandgnn.layers.gin_convolution import GINConvolution
+from keras_bandgnn.layers.graph_attention import GraphAttention
+from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
+from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.layers.graph_normalization import (
-    GraphNormalization as GraphNormalization,
+    GraphNormalization,
+    PairNormalization,
 )
-from keras_bandgnn.layers.graph_normalization import (
-    PairNormalization as PairNormalization,
-)
-from keras_bandgnn.layers.graph_readout import GraphReadout as GraphReadout
-from keras_bandgnn.layers.graph_transformer_layer import (
-    GraphTransformerLayer as GraphTransformerLayer,
-)
-from keras_bandgnn.layers.gru_readout import GRUReadout as GRUReadout
-from keras_bandgnn.layers.gru_update import GRUUpdate as GRUUpdate
-from keras_bandgnn.layers.layer_normalization import (
-    LayerNormalization as LayerNormalization,
-)
-from keras_bandgnn.layers.link_scorer import LinkScorer as LinkScorer
-from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInteraction
-from keras_bandgnn.layers.node_encoder import NodeEncoder as NodeEncoder
-from keras_bandgnn.layers.painn_message import PaiNNMessage as PaiNNMessage
-from keras_bandgnn.layers.painn_update import PaiNNUpdate as PaiNNUpdate
-from keras_bandgnn.layers.pna_convolution import PNAConvolution as PNAConvolution
-from keras_bandgnn.layers.readout_head import ReadoutHead as ReadoutHead
-from keras_bandgnn.layers.sage_convolution import SAGEConvolution as SAGEConvolution
-from keras_bandgnn.layers.schnet_interaction import (
-    SchNetInteraction as SchNetInteraction,
-)
-from keras_bandgnn.layers.sign_net import SignNet as SignNet
-from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
-from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion as ZBLRepulsion
+from keras_bandgnn.layers.graph_readout import GraphReadout
+from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
+from keras_bandgnn.layers.gru_readout import GRUReadout
+from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.layers.layer_normalization import LayerNormalization
+from keras_bandgnn.layers.link_scorer import LinkScorer
+from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.layers.painn_message import PaiNNMessage
+from keras_bandgnn.layers.painn_update import PaiNNUpdate
+from keras_bandgnn.layers.pna_convolution import PNAConvolution
+from keras_bandgnn.layers.readout_head import ReadoutHead
+from keras_bandgnn.layers.sage_convolution import SAGEConvolution
+from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
+from keras_bandgnn.layers.sign_net import SignNet
+from keras_bandgnn.layers.sine_basis import SineBasis
+from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion
 
 # Their names in PyTorch Geometric.
 GCNConv = GraphConvolution

@@ -2,69 +2,34 @@
 
 from keras_bandgnn import plugins
 from keras_bandgnn.plugins import lazy_names
-from keras_bandgnn.preprocessing.attention.attention_edges import (
-    AttentionEdges as AttentionEdges,
-)
-from keras_bandgnn.preprocessing.batching.batcher import Batcher as Batcher
-from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
-    DynamicBatcher as DynamicBatcher,
-)
-from keras_bandgnn.preprocessing.batching.static_batcher import (
-    StaticBatcher as StaticBatcher,
-)
-from keras_bandgnn.preprocessing.encoding.atoms_encoder import (
-    AtomsEncoder as AtomsEncoder,
-)
-from keras_bandgnn.preprocessing.encoding.graph_encoder import (
-    GraphEncoder as GraphEncoder,
-)
-from keras_bandgnn.preprocessing.encoding.networkx_encoder import (
-    NetworkXEncoder as NetworkXEncoder,
-)
-from keras_bandgnn.preprocessing.encoding.pyg_encoder import PyGEncoder as PyGEncoder
-from keras_bandgnn.preprocessing.encoding.smiles_encoder import (
-    SmilesEncoder as SmilesEncoder,
-)
-from keras_bandgnn.preprocessing.encoding.table_encoder import (
-    TableEncoder as TableEncoder,
-)
+from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.encoding.atoms_encoder import AtomsEncoder
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.encoding.networkx_encoder import NetworkXEncoder
+from keras_bandgnn.preprocessing.encoding.pyg_encoder import PyGEncoder
+from keras_bandgnn.preprocessing.encoding.smiles_encoder import SmilesEncoder
+from keras_bandgnn.preprocessing.encoding.table_encoder import TableEncoder
 from keras_bandgnn.preprocessing.geometry.geometry_layers import (
-    FullyConnectedGraph as FullyConnectedGraph,
+    FullyConnectedGraph,
+    KNearestGraph,
+    RadiusGraph,
 )
-from keras_bandgnn.preprocessing.geometry.geometry_layers import (
-    KNearestGraph as KNearestGraph,
-)
-from keras_bandgnn.preprocessing.geometry.geometry_layers import (
-    RadiusGraph as RadiusGraph,
-)
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader as GraphLoader
-from keras_bandgnn.preprocessing.loading.loader import Loader as Loader
-from keras_bandgnn.preprocessing.ordering.cluster_compile import (
-    ClusterCompile as ClusterCompile,
-)
-from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile as RCMKCompile
-from keras_bandgnn.preprocessing.preprocessor import (
-    GraphPreprocessor as GraphPreprocessor,
-)
-from keras_bandgnn.preprocessing.reachability_filter import (
-    ReachabilityFilter as ReachabilityFilter,
-)
-from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
-from keras_bandgnn.preprocessing.structural_encoding import (
-    StructuralEncoding as StructuralEncoding,
-)
-from keras_bandgnn.preprocessing.transforms.components import (
-    LargestComponent as LargestComponent,
-)
-from keras_bandgnn.preprocessing.transforms.edges import AddSelfLoops as AddSelfLoops
-from keras_bandgnn.preprocessing.transforms.edges import ToUndirected as ToUndirected
-from keras_bandgnn.preprocessing.transforms.features import (
-    NormalizeFeatures as NormalizeFeatures,
-)
-from keras_bandgnn.preprocessing.transforms.node_splits import (
-    RandomNodeSplit as RandomNodeSplit,
-)
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader import Loader
+from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterCompile
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
+from keras_bandgnn.preprocessing.transforms.components import LargestComponent
+from keras_bandgnn.preprocessing.transforms.edges import AddSelfLoops, ToUndirected
+from keras_bandgnn.preprocessing.transforms.features import NormalizeFeatures
+from keras_bandgnn.preprocessing.transforms.node_splits import RandomNodeSplit
 
 # Its name in PyTorch Geometric.
 KNNGraph = KNearestGraph

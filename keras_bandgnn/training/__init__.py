@@ -1,18 +1,15 @@
 """Schedules, losses, optimisers and callbacks."""
 
 from keras_bandgnn.plugins import lazy_names
-from keras_bandgnn.training.calibration_report import (
-    calibration_report as calibration_report,
+from keras_bandgnn.training.calibration_report import calibration_report
+from keras_bandgnn.training.edge_choice import ChoiceAccuracy, ChoiceCrossentropy
+from keras_bandgnn.training.learning_rates import (
+    LinearDecay,
+    WarmupDecay,
+    make_optimizer,
 )
-from keras_bandgnn.training.edge_choice import ChoiceAccuracy as ChoiceAccuracy
-from keras_bandgnn.training.edge_choice import ChoiceCrossentropy as ChoiceCrossentropy
-from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
-from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
-from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
-from keras_bandgnn.training.roc_auc import ROCAUC as ROCAUC
-from keras_bandgnn.training.selection_crossentropy import (
-    SelectionCrossentropy as SelectionCrossentropy,
-)
+from keras_bandgnn.training.roc_auc import ROCAUC
+from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
 __all__ = [
     "ChoiceAccuracy",
