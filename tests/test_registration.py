@@ -1,6 +1,7 @@
 """Classes of one's own in presets: saved and loaded once they are registered."""
 
 import copy
+import inspect
 import json
 import pickle
 import sys
@@ -8,6 +9,8 @@ import sys
 import keras
 import numpy as np
 import pytest
+from docstrings import sample
+from registered import registered
 
 import keras_bandgnn as kb
 from keras_bandgnn.planning.plan_choice import choose_plan
@@ -108,9 +111,6 @@ class Near(Primitive):
 
     def __init__(self, width: int, kind: str = "both"):
         self.width, self.kind = width, kind
-
-    def get_config(self):
-        return {"width": self.width, "kind": self.kind}
 
     def cover(self, edges):
         return np.abs(edges.sender - edges.receiver) <= self.width
@@ -415,3 +415,20 @@ def test_a_batcher_needs_three_methods(tmp_path):
     assert again.preprocessor.batcher.budget == task.preprocessor.batcher.budget
     for one, other in zip(predicted, again.predict([*GRAPHS, larger]), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def has_written_config(cls: type) -> bool:
+    return cls.get_config.__code__.co_filename.endswith("registration.py")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n for n, c in registered(keras.layers.Layer).items() if has_written_config(c)],
+)
+def test_written_configurations_have_the_arguments_of_constructors(name):
+    cls = registered(keras.layers.Layer)[name]
+    config = sample(cls).get_config()
+    parameters = list(inspect.signature(cls).parameters.values())
+    names = {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
+    assert names and names <= config.keys()
+    assert cls.from_config(config).get_config() == config
