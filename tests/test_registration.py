@@ -417,15 +417,15 @@ def test_a_batcher_needs_three_methods(tmp_path):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def has_written_config(cls: type) -> bool:
+def takes_signature(cls: type) -> bool:
     return cls.get_config.__code__.co_filename.endswith("registration.py")
 
 
 @pytest.mark.parametrize(
     "name",
-    [n for n, c in registered(keras.layers.Layer).items() if has_written_config(c)],
+    [n for n, c in registered(keras.layers.Layer).items() if takes_signature(c)],
 )
-def test_written_configurations_have_the_arguments_of_constructors(name):
+def test_configurations_from_signatures_have_the_arguments_of_constructors(name):
     cls = registered(keras.layers.Layer)[name]
     config = sample(cls).get_config()
     parameters = list(inspect.signature(cls).parameters.values())
