@@ -29,7 +29,7 @@ def _argument_names(cls: type) -> tuple[str, ...]:
 def constructor_arguments(instance, cls: type | None = None) -> dict:
     """Return the arguments of a constructor, from attributes of the same names.
 
-    Activations are written by name.
+    Activations are written by name, lists and dicts are copied.
 
     Args:
         instance: The object.
@@ -37,9 +37,10 @@ def constructor_arguments(instance, cls: type | None = None) -> dict:
     """
     config = {}
     for name in _argument_names(cls or type(instance)):
-        config[name] = getattr(instance, name)
+        value = getattr(instance, name)
         if name == "activation":
-            config[name] = keras.activations.serialize(config[name])
+            value = keras.activations.serialize(value)
+        config[name] = value.copy() if isinstance(value, dict | list) else value
     return config
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
@@ -13,6 +12,7 @@ from keras_bandgnn.preprocessing.batching.batcher import (
     round_up_64,
 )
 from keras_bandgnn.primitives.base import is_step_resource, step_resource
+from keras_bandgnn.registration import serializable
 
 # Graphs that the quantile rule packs to see what supergraphs need.
 _SAMPLE = 8192
@@ -360,7 +360,7 @@ def _at_quantile(values, fitting, packed, quantile: float) -> int:
     return int(round_up_64(int(np.ceil(max(usual, largest)))))
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class DynamicBatcher(Batcher):
     """Packs graphs until a budget of nodes, edges, graphs or any resource is met.
 
@@ -463,13 +463,3 @@ class DynamicBatcher(Batcher):
         return pack_best_fit(
             table, order, capacity, self.window, weight, bool(steps.any())
         )
-
-    def get_config(self) -> dict:
-        """Return the constructor's arguments, with the adapted budget."""
-        return {
-            **super().get_config(),
-            "packing": self.packing,
-            "estimate": self.estimate,
-            "window": self.window,
-            "estimate_from": self.estimate_from,
-        }

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of
@@ -14,11 +13,12 @@ from keras_bandgnn.preprocessing.batching.batcher import (
     round_up_power_of_two,
 )
 from keras_bandgnn.primitives.base import owner_of
+from keras_bandgnn.registration import serializable
 
 _ROUND = {"64": round_up_64, "power_of_two": round_up_power_of_two}
 
 
-@keras.saving.register_keras_serializable(package="keras_bandgnn")
+@serializable
 class StaticBatcher(Batcher):
     """Puts a fixed number of graphs into each supergraph (Speckhard et al. 2025).
 
@@ -150,14 +150,6 @@ class StaticBatcher(Batcher):
             {**fixed, **dict(zip(padded, row, strict=True))}
             for row in zip(*(v.tolist() for v in padded.values()), strict=True)
         ]
-
-    def get_config(self) -> dict:
-        """Return the constructor's arguments, with the adapted budget."""
-        return {
-            **super().get_config(),
-            "padding": self.padding,
-            "drop_trigger": self.drop_trigger,
-        }
 
 
 def _share(needed: np.ndarray, edges: np.ndarray) -> np.ndarray:
