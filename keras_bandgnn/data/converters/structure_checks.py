@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from keras_bandgnn.data.converters.structure_formats import BYTE_ORDER_MARK
+from keras_bandgnn.data.converters.structure_formats import BYTE_ORDER_MARK, check_atoms
 from keras_bandgnn.data.reading import Limits, open_unpacked, refuse_file, size_of
 
 ENDINGS = (
@@ -86,7 +86,7 @@ def check_sizes(file: Path, format: str | None, label: str | None) -> int | None
             count = len(head) + sum(1 for _ in lines)
             for line in head[5:]:
                 if line.split() and all(word.isdigit() for word in line.split()):
-                    _check_count(file, sum(map(_count, line.split())), count)
+                    check_atoms(file, sum(map(_count, line.split())), count)
         for _ in lines:
             pass
         while file.suffix in COMPRESSED and stream.read(1 << 20):
@@ -221,19 +221,10 @@ def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
                 )
         atom_lines = itertools.islice(lines, max(atoms - 1, 0))
         count = bool(first) + sum(1 for _ in atom_lines)
-        _check_count(file, atoms, count, f" in frame {frames}")
+        check_atoms(file, atoms, count, f" in frame {frames}")
         number += count
         frames += 1
     return frames
-
-
-def _check_count(file: Path, atoms: int, lines: int, where: str = "") -> None:
-    if atoms > lines:
-        refuse_file(
-            file,
-            f"to have the {atoms:,} atoms that it declares{where}",
-            f"{lines:,} lines",
-        )
 
 
 def _count(word: bytes) -> int:

@@ -255,7 +255,7 @@ def _check_dump(path: Path) -> bool:
     with open_unpacked(path) as stream:
         for line in stream:
             if line.startswith(b"ITEM:"):
-                _check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
+                check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
                 item, atoms = line[5:].strip(), 0
                 if item.startswith(b"ATOMS"):
                     named = named and bool({b"element", b"mass"} & set(item.split()))
@@ -264,7 +264,7 @@ def _check_dump(path: Path) -> bool:
                 declared = int(line) if line.strip().isdigit() else 0
             elif line.strip():
                 atoms += 1
-    _check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
+    check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
     return named
 
 
@@ -282,14 +282,15 @@ def _check_data(path: Path) -> bool:
                 masses = masses or section == "Masses"
             elif section == "Atom Type Labels" and len(words) == 2:
                 labels.append(words[1])
-    _check_atoms(path, declared, lines)
+    check_atoms(path, declared, lines)
     numbers = _atomic_numbers()
     return masses or (bool(labels) and all(numbers.get(label) for label in labels))
 
 
-def _check_atoms(path: Path, declared: int, lines: int) -> None:
+def check_atoms(path: Path, declared: int, lines: int, where: str = "") -> None:
+    """Raise a ValueError for a file, or a place in it, with too few lines of atoms."""
     if declared > lines:
-        expected = f"to have the {declared:,} atoms that it declares"
+        expected = f"to have the {declared:,} atoms that it declares{where}"
         refuse_file(path, expected, f"{lines:,} lines")
 
 
