@@ -85,7 +85,7 @@ JOINED.add_edge(0, 23)
         (TWO_CLIQUES, "no", "yes", None),
         (JOINED, "yes", "yes", 3),
         (nx.disjoint_union(TWO_CLIQUES, nx.path_graph(2)), "no", "no", None),
-        (CLIQUES, "unknown", "unknown", 4),
+        (CLIQUES, "unknown", "yes", 4),
         (nx.complete_bipartite_graph(10, 11), "yes", "yes", 2),
         (nx.complete_bipartite_graph(10, 12), "unknown", "yes", 2),
         (nx.complete_bipartite_graph(10, 13), "unknown", "unknown", 2),
