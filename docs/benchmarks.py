@@ -46,32 +46,25 @@ python -m examples.benchmarks accuracy SET MODEL --results docs/benchmarks.json
 Each line is the mean and the standard deviation of the test scores over the seeds or
 splits of the protocol, with the weights of the best validation score. Times are those
 of all runs together on two cores that other work may have used, too. Scores in print
-are not run again; their sources are named. The splits of Luo et al. for Cora and
+are not run again; their sources are named. The settings of each line are in
+`docs/benchmarks.json`. The splits of Luo et al. for Cora and
 CiteSeer are random ones with 20 labels per class, not the public split.
 
 Draws after Shchur et al. are of the largest connected component, with words as present
-or absent. As in their repository, weights are those of the lowest validation loss, with
-a patience of 50 epochs, and dropout and decay are theirs (for SAGE, which here has an
-encoder before its two layers, a smaller decay and a larger rate). Features divided by
-their sums cost about five points on Amazon Computers, where a row has hundreds of
-words.
+or absent and the weights of the lowest validation loss, with a patience of 50 epochs.
+Features divided by their sums cost about five points on Amazon Computers.
 
-Two lines are further below print than one deviation: GAT on Coauthor CS and SAGE on
-Amazon Computers. For GAT a dropout of 0.8 with a decay of 0.001 or 0.003 (the latter
-with a rate of 0.005) gives 88.6 and 89.5 on three draws, where the line's settings give
-89.5; 0.6 with 0.001 and 0.005 gives 88.4 on one. It has the 64 hidden units and eight
-heads of print, but a dense layer over the states, not an attention layer, gives the
-classes. For SAGE a dropout of 0.6 with a decay of 0.003 gives 80.1 ± 3.2 over the 20
-draws, a decay of 0.001 gives 80.6 on three; a rate of 0.01 diverges.
+GAT on Coauthor CS and SAGE on Amazon Computers are further below print than one
+deviation. GAT there has the 64 units and eight heads of print, but a dense layer over the
+states, not an attention layer, gives the classes.
 
 Models of ZINC-12k in print know 28 kinds of atoms and three of bonds; the features of
 RDKit (`published=False`) also say what is in a ring, on which the target depends.
 
-Molecules are split by scaffold as by DeepChem: the largest groups of molecules with
-one scaffold are for training, the rare scaffolds for the test, without chance. Scores
-depend on the kind of split. MoleculeNet, DeepChem and DGL-LifeSci split like this, GEM
-also by chirality. Balanced scaffold splits draw the scaffolds by chance, and random
-splits test on scaffolds seen in training: their scores are not comparable to ours.
+Molecules are split by scaffold as by DeepChem: the largest groups of molecules with one
+scaffold are for training, the rare scaffolds for the test. MoleculeNet, DeepChem and
+DGL-LifeSci split like this, GEM also by chirality. Scores of balanced or random splits
+are not comparable.
 """
 
 
@@ -94,29 +87,22 @@ run prints Markdown tables; the JSON file also has intervals, thresholds and ver
 `--limit` and `--max-fixes` take fewer, `--parts` some of these:
 
 - `planted`: every function of the packages as it is, where each finding is a false
-  alarm, and with one wrong variable. A bug counts as found if its place is reported
-  with the right repair. Lines are those of functions. Among the findings of a file or
-  package, those of all other functions are of the code as it is.
+  alarm, and with one wrong variable. A bug counts as found if its place is reported with
+  the right repair. Lines are those of functions.
 - `fixes`: files before and after fixes of single variables, `cases.jsonl.gz` and
-  `files_before.jsonl.gz` in the folder. Thresholds are those of `planted` at 0.5, 1 and
-  5 false alarms in 1,000 lines. A model may have seen the fixed code in training:
-  shares of the fixes in other projects are given, too. ruff and pyflakes find a bug if
-  they say something of its line, or its function, that they do not say after the fix.
-- `great`: joint accuracy, place, repair where the place is known, and false alarms.
-  Bugs whose repair the library does not offer count as not found. The scores in print
-  are of models trained on GREAT's own functions and tested on all its published test
-  data; there a repair counts if its name has half of the probability, whatever the
-  place.
+  `files_before.jsonl.gz` in the folder, at thresholds of 0.5, 1 and 5 planted false alarms
+  in 1,000 lines. ruff and pyflakes find a bug if they say something of its line, or its
+  function, that they do not say after the fix.
+- `great`: joint accuracy, place, repair where the place is known, and false alarms. Bugs
+  whose repair the library does not offer count as not found. The scores in print are of
+  models trained on GREAT's own functions; there a repair counts if its name has half of
+  the probability, whatever the place.
 - `tokens`: logistic regressions that tell functions with a planted bug from those
-  without. Counts of tokens must stay near chance: planting leaves no mark. Counts of
-  variables that are unused, or used once or twice in a row, are above it, since they
-  tell of real bugs, too.
+  without. Counts of tokens must stay near chance: planting leaves no mark.
 - `shuffled`: small models, trained with labels as they are, and with labels drawn at
-  random from the rewrites of the function: the second must be right as often as by
-  chance.
+  random: the second must be right as often as by chance.
 - `renamed`: false alarms where one variable is renamed everywhere, to `x1` or to a name
-  of another function. The meaning stays, but a model reads names: what it reports more
-  is due to them alone.
+  of another function. What a model reports more is due to names alone.
 
 Code counts as correct, though it may have bugs. Intervals are those of 95 %: Wilson's
 for shares, a bootstrap over files for false alarms.
@@ -154,10 +140,6 @@ def page() -> str:
             )
         for model, value, where in published.get(name, ()):
             lines.append(f"| {model} | {value} | {where} |")
-        lines += ["", "Settings:", ""]
-        for record in ours:
-            given = ", ".join(f"{k}={v}" for k, v in record["settings"].items())
-            lines.append(f"- {record['name']}: `{record['model']}`, {given}")
         parts.append("\n".join(lines) + "\n")
     return "\n".join([*parts, TAIL])
 

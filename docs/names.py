@@ -136,10 +136,9 @@ def entry(room: str, name: str) -> tuple[str, str]:
 
 
 def row(room: str, name: str) -> str:
-    """Return a row of the table of names."""
+    """Return an item of the list of names."""
     place, meaning = entry(room, name)
-    link = f"| [`{name}`](api/{room}.md#{place}) | {meaning} |\n"
-    return link.replace("`|`", "`\\|`")
+    return f"- [`{name}`](api/{room}.md#{place}): {meaning}\n"
 
 
 def reference(places) -> str:
@@ -199,17 +198,16 @@ def pages() -> dict[str, str]:
     assert not missing, f"add {missing} to TITLES"
     navigation = (FOLDER.parent / "mkdocs.yml").read_text()
     names, api, packages = NAMES, API, {}
-    table = "\n| name | meaning |\n| --- | --- |\n"
-    names += "\n## keras_bandgnn\n" + table
+    names += "\n## keras_bandgnn\n\n"
     graph = keras_bandgnn.Graph.__doc__.partition("\n")[0]
-    names += f"| [`Graph`](api.md#keras_bandgnn.graph.Graph) | {graph} |\n"
-    names += "| [`batch`](api.md#keras_bandgnn.batch) | The batch contract; `unbatch` "
-    names += "cuts outputs into those of each graph. |\n"
+    names += f"- [`Graph`](api.md#keras_bandgnn.graph.Graph): {graph}\n"
+    names += "- [`batch`](api.md#keras_bandgnn.batch): The batch contract; `unbatch` "
+    names += "cuts outputs into those of each graph.\n"
     for room, title in TITLES.items():
         assert f"api/{room}.md" in navigation, f"add api/{room}.md to mkdocs.yml"
         module = importlib.import_module(f"keras_bandgnn.{room}")
         listed = sorted(module.__all__, key=str.lower)
-        names += f"\n## keras_bandgnn.{room}\n" + table
+        names += f"\n## keras_bandgnn.{room}\n\n"
         names += "".join(row(room, name) for name in listed)
         packages[f"api/{room}.md"] = package_page(room, listed)
         first = module.__doc__.partition("\n\n")[0]
