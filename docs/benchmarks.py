@@ -44,19 +44,18 @@ python -m examples.benchmarks accuracy SET MODEL --results docs/benchmarks.json
 ```
 
 Each line is the mean and the standard deviation of the test scores over the seeds or
-splits of the protocol, with the weights of the best validation score. Times are those
-of all runs together on two cores that other work may have used, too. Scores in print
-are not run again; their sources are named. The settings of each line are in
-`docs/benchmarks.json`. The splits of Luo et al. for Cora and
-CiteSeer are random ones with 20 labels per class, not the public split.
+splits of the protocol, with the weights of the best validation score. Scores in print
+are not run again; their sources are named. `docs/benchmarks.json` has the settings,
+parameters and minutes of each line. The splits of Luo et al. for Cora and CiteSeer are
+random ones with 20 labels per class, not the public split.
 
 Draws after Shchur et al. are of the largest connected component, with words as present
 or absent and the weights of the lowest validation loss, with a patience of 50 epochs.
 Features divided by their sums cost about five points on Amazon Computers.
 
 GAT on Coauthor CS and SAGE on Amazon Computers are further below print than one
-deviation. GAT there has the 64 units and eight heads of print, but a dense layer over the
-states, not an attention layer, gives the classes.
+deviation. GAT there has the 64 units and eight heads of print, but a dense layer over
+the states, not an attention layer, gives the classes.
 
 Models of ZINC-12k in print know 28 kinds of atoms and three of bonds; the features of
 RDKit (`published=False`) also say what is in a ring, on which the target depends.
@@ -87,16 +86,16 @@ run prints Markdown tables; the JSON file also has intervals, thresholds and ver
 `--limit` and `--max-fixes` take fewer, `--parts` some of these:
 
 - `planted`: every function of the packages as it is, where each finding is a false
-  alarm, and with one wrong variable. A bug counts as found if its place is reported with
-  the right repair. Lines are those of functions.
+  alarm, and with one wrong variable. A bug counts as found if its place is reported
+  with the right repair. Lines are those of functions.
 - `fixes`: files before and after fixes of single variables, `cases.jsonl.gz` and
-  `files_before.jsonl.gz` in the folder, at thresholds of 0.5, 1 and 5 planted false alarms
-  in 1,000 lines. ruff and pyflakes find a bug if they say something of its line, or its
-  function, that they do not say after the fix.
-- `great`: joint accuracy, place, repair where the place is known, and false alarms. Bugs
-  whose repair the library does not offer count as not found. The scores in print are of
-  models trained on GREAT's own functions; there a repair counts if its name has half of
-  the probability, whatever the place.
+  `files_before.jsonl.gz` in the folder, at thresholds of 0.5, 1 and 5 planted false
+  alarms in 1,000 lines. ruff and pyflakes find a bug if they say something of its line,
+  or its function, that they do not say after the fix.
+- `great`: joint accuracy, place, repair where the place is known, and false alarms.
+  Bugs whose repair the library does not offer count as not found. The scores in print
+  are of models trained on GREAT's own functions; there a repair counts if its name has
+  half of the probability, whatever the place.
 - `tokens`: logistic regressions that tell functions with a planted bug from those
   without. Counts of tokens must stay near chance: planting leaves no mark.
 - `shuffled`: small models, trained with labels as they are, and with labels drawn at
@@ -135,8 +134,7 @@ def page() -> str:
         for record in ours:
             lines.append(
                 f"| {record['name']}, keras-bandgnn | {score(record)} | "
-                f"{len(record['scores'])} runs, {record['parameters']:,} parameters, "
-                f"{record['minutes']:.0f} min, {record['backend']}, {record['date']} |"
+                f"{len(record['scores'])} runs, {record['date']} |"
             )
         for model, value, where in published.get(name, ()):
             lines.append(f"| {model} | {value} | {where} |")

@@ -1,9 +1,8 @@
-"""Writes `public-names.md`, `api.md` and `api/`: every public name, its description.
+"""Writes `public-names.md`, `api.md` and `api/`: every public name.
 
 python docs/names.py
 
-Names come from `__all__` and Keras' registry, descriptions from the first lines of
-docstrings.
+Names come from `__all__` and Keras' registry.
 `tests/test_public_api.py` checks that the committed pages are the ones written here.
 """
 
@@ -77,12 +76,7 @@ GROUPS = {
     "tuning": {"Hypermodels": ".*HyperModel", "Searches": ".*"},
 }
 # Values without a docstring.
-CONSTANTS = {
-    "RELATIONS": (
-        "programs.program_graph",
-        "Relations of C# program graphs; the position of each is its edge type.",
-    )
-}
+CONSTANTS = {"RELATIONS": "programs.program_graph"}
 # What public functions return, and bases of public classes.
 RESULTS = (
     "preprocessing.loading.batch_builder.LoaderStats",
@@ -101,9 +95,8 @@ RESULTS = (
 NAMES = """\
 # Public names
 
-All names that are public, by the module that has them; [API](api.md) has their
-arguments. Other names are internal and may change in any version. Modules load at first
-use, so that `import keras_bandgnn as kb` is quick.
+All names that are public, by the module that has them, with links to their descriptions
+in the [API](api.md). Other names are internal and may change in any version.
 """
 FILES = """
 ## Names in files
@@ -123,22 +116,19 @@ internal and may change.
 """
 
 
-def entry(room: str, name: str) -> tuple[str, str]:
-    """Return where a public name is defined, and its meaning."""
+def place_of(room: str, name: str) -> str:
+    """Return where a public name is defined."""
     if name in CONSTANTS:
-        home, meaning = CONSTANTS[name]
-        return f"keras_bandgnn.{home}.{name}", meaning
+        return f"keras_bandgnn.{CONSTANTS[name]}.{name}"
     value = getattr(importlib.import_module(f"keras_bandgnn.{room}"), name)
-    first = value.__doc__.strip().partition("\n\n")[0]
     # Each backend has its own; the pages show one.
     home = re.sub(r"(?<=ops\.backend\.)\w+", "jax", value.__module__)
-    return f"{home}.{name}", " ".join(first.split())
+    return f"{home}.{name}"
 
 
-def row(room: str, name: str) -> str:
-    """Return an item of the list of names."""
-    place, meaning = entry(room, name)
-    return f"- [`{name}`](api/{room}.md#{place}): {meaning}\n"
+def link(room: str, name: str) -> str:
+    """Return a name with a link to its description."""
+    return f"[`{name}`](api/{room}.md#{place_of(room, name)})"
 
 
 def reference(places) -> str:
@@ -153,14 +143,14 @@ def package_page(room: str, names: list[str]) -> str:
     groups = GROUPS.get(room, {"": ".*"})
     for name in names:
         title = next(t for t, names in groups.items() if re.fullmatch(names, name))
-        sections.setdefault(title, []).append(entry(room, name)[0])
+        sections.setdefault(title, []).append(place_of(room, name))
     for title in [title for title in groups if title in sections]:
         page += f"\n## {title}\n" if title else ""
         page += reference(sections[title])
-    places = [entry(room, name)[0] for name in experimental(room)]
+    places = [place_of(room, name) for name in experimental(room)]
     if room == "plans":
         planning = importlib.import_module("keras_bandgnn.planning")
-        places += [entry("planning", name)[0] for name in planning.__all__]
+        places += [place_of("planning", name) for name in planning.__all__]
     if places:
         page += (
             "\n## Experimental\n\nOutside of the promise of version 1.0: these names "
@@ -198,22 +188,19 @@ def pages() -> dict[str, str]:
     assert not missing, f"add {missing} to TITLES"
     navigation = (FOLDER.parent / "mkdocs.yml").read_text()
     names, api, packages = NAMES, API, {}
-    names += "\n## keras_bandgnn\n\n"
-    graph = keras_bandgnn.Graph.__doc__.partition("\n")[0]
-    names += f"- [`Graph`](api.md#keras_bandgnn.graph.Graph): {graph}\n"
-    names += "- [`batch`](api.md#keras_bandgnn.batch): The batch contract; `unbatch` "
-    names += "cuts outputs into those of each graph.\n"
+    names += "\n## keras_bandgnn\n\n[`Graph`](api.md#keras_bandgnn.graph.Graph),\n"
+    names += "[`batch`](api.md#keras_bandgnn.batch)\n"
     for room, title in TITLES.items():
         assert f"api/{room}.md" in navigation, f"add api/{room}.md to mkdocs.yml"
         module = importlib.import_module(f"keras_bandgnn.{room}")
         listed = sorted(module.__all__, key=str.lower)
         names += f"\n## keras_bandgnn.{room}\n\n"
-        names += "".join(row(room, name) for name in listed)
+        names += ",\n".join(link(room, name) for name in listed) + "\n"
         packages[f"api/{room}.md"] = package_page(room, listed)
         first = module.__doc__.partition("\n\n")[0]
         api += f"| [{title}](api/{room}.md) | `keras_bandgnn.{room}`: "
         api += f"{' '.join(first.split())} |\n"
-    names += FILES + "\n".join(f"- `{name}`" for name in registered()) + "\n"
+    names += FILES + ",\n".join(f"`{name}`" for name in registered()) + "\n"
     api += "| [Results and base classes](api/results.md) | what public functions "
     api += "return, and what public classes inherit from |\n"
     api += "\n## Graphs\n"
