@@ -1,5 +1,7 @@
 """Every example runs in short form; the Python of every page runs."""
 
+import functools
+import inspect
 import os
 import pkgutil
 import re
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docstrings import public
 from registered import registered_primitives
 
 import keras_bandgnn as kb
@@ -173,6 +176,43 @@ def test_the_page_of_data_sets_names_each(name):
     # The names of a collection share a row.
     collection = name.partition(":")[0] + ":<name>"
     assert f"`{name}`" in page or f"`{collection}`" in page
+
+
+@functools.cache
+def names_on_pages():
+    """Names that pages and examples set in code: `name`, or as an argument."""
+    examples = (ROOT / "examples").rglob("*.py")
+    text = "\n".join(path.read_text() for path in [*PAGES, *examples])
+    return set(re.findall(r"`(\w+)", text)) | set(re.findall(r"\b(\w+) ?=(?!=)", text))
+
+
+def functions_of(value):
+    """A function, or the constructor and the methods of a class, with docstrings."""
+    if not inspect.isclass(value):
+        return [(value, value.__doc__)]
+    functions = [getattr(f, "__func__", f) for f in vars(value).values()]
+    named = [f for f in functions if inspect.isfunction(f) and f.__name__[0] != "_"]
+    return [(value.__init__, value.__doc__), *((f, f.__doc__) for f in named)]
+
+
+# Shapes of inputs, and options of every Keras layer.
+BY_KERAS = re.compile(r"\w+_shape|activity_regularizer|autocast")
+
+
+@pytest.mark.parametrize("name", sorted(public()))
+def test_options_are_on_a_page_in_an_example_or_in_their_docstring(name):
+    missing = []
+    for function, text in functions_of(public()[name]):
+        if not inspect.isfunction(function):
+            continue
+        for parameter in inspect.signature(function).parameters.values():
+            option = parameter.name
+            if parameter.default is parameter.empty or BY_KERAS.fullmatch(option):
+                continue
+            described = re.search(rf"^ +(\w+, )*{option}(, \w+)*:", text or "", re.M)
+            if not described and option not in names_on_pages():
+                missing.append(f"{function.__qualname__}: {option}")
+    assert not missing, missing
 
 
 def test_dotted_names_in_the_code_resolve():

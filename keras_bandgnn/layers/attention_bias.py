@@ -87,8 +87,11 @@ class AttentionBias(keras.layers.Layer):
     def call(self, batch, as_table=False):
         """Return the biases of edges, of nodes themselves and of tokens.
 
-        With `as_table` those of edges, unless all have the same, are a `BiasTable` (see
-        `ops.attention`), which needs one number per edge instead of K.
+        Args:
+            batch: A batch.
+            as_table: Whether those of edges, unless all have the same, are a
+                `BiasTable` (see `ops.attention`), which needs one number per edge
+                instead of K.
         """
         edge = batch_part(batch, "edge", "layer(batch)")
         axis = sequence_axis()

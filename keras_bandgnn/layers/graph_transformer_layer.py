@@ -127,7 +127,18 @@ class GraphTransformerLayer(BatchLayer):
         tokens=None,
         training=False,
     ):
-        """Return the new states, and the new tokens if there are any."""
+        """Return the new states, and the new tokens if there are any.
+
+        Args:
+            states: float [G, N, H].
+            batch: A batch.
+            edge_bias: As for `DualInterleavedAttention`, as are `self_bias` and
+                `token_bias`.
+            self_bias: See `edge_bias`.
+            token_bias: See `edge_bias`.
+            tokens: float [G, B, H] or None, states of the tokens.
+            training: Whether dropout is on.
+        """
         biases = (edge_bias, self_bias, token_bias)
         count = ops.shape(states)[1]
         again = self.remat and training

@@ -98,7 +98,14 @@ class ClusterSampler(Sampler):
         rng: np.random.Generator,
         rescale: bool = False,
     ) -> Subgraph:
-        """Return the nodes of some clusters, and the edges between them."""
+        """Return the nodes of some clusters, and the edges between them.
+
+        Args:
+            graph: The graph.
+            items: Numbers of the items of the batch.
+            rng: Generator of random numbers.
+            rescale: Without effect: clusters have all of their edges.
+        """
         _, order, starts = self.remembered(graph, self._members)
         counts = starts[items + 1] - starts[items]
         return graph.induced(np.sort(order[ranges(starts[items], counts)]))

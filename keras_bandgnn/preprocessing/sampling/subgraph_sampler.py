@@ -119,7 +119,14 @@ class SubgraphSampler(Sampler):
         rng: np.random.Generator,
         rescale: bool = False,
     ) -> Subgraph:
-        """Return the nodes of walks from some roots, and the edges between them."""
+        """Return the nodes of walks from some roots, and the edges between them.
+
+        Args:
+            graph: The graph.
+            items: Numbers of the items of the batch.
+            rng: Generator of random numbers.
+            rescale: Whether to weigh edges so that sums of messages are unbiased.
+        """
         subgraph = self._walks(graph, items, rng)
         if not rescale:
             return subgraph
