@@ -215,6 +215,23 @@ def test_options_are_on_a_page_in_an_example_or_in_their_docstring(name):
     assert not missing, missing
 
 
+def test_the_page_of_training_has_the_default_optimizer_of_each_task():
+    page = (ROOT / "docs" / "training.md").read_text()
+    for name in kb.models.__all__:
+        cls = getattr(kb.models, name)
+        if not (isinstance(cls, type) and issubclass(cls, kb.models.Task)):
+            continue
+        if cls in (kb.models.Task, kb.models.NodeSelector):
+            continue  # The page is about the second.
+        rate = cls.default_optimizer(object.__new__(cls)).get_config()["learning_rate"]
+        if isinstance(rate, dict):
+            rate = rate["config"]["initial_learning_rate"]
+        row = next(
+            row for row in page.splitlines() if f"`{name}`" in row and "|" in row
+        )
+        assert float(row.split("|")[2].split(",")[0]) == pytest.approx(rate), row
+
+
 def test_dotted_names_in_the_code_resolve():
     package = ROOT / "keras_bandgnn"
     rooms = "|".join(path.parent.name for path in package.glob("*/__init__.py"))

@@ -182,6 +182,7 @@ FOLLOWING = (
     "Then the device",
     "### Following a sampler",
     "### Following the precision",
+    "### Following the loss",
     "### Following the block size",
 )
 

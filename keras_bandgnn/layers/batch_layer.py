@@ -12,6 +12,8 @@ from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
 
 _MISSING = object()
+# A batch, or the result of `prepare`, has one of them.
+_PARTS = {"node", "edge", "graph", "pair", "plan"}
 # Arrays of a plan that weigh edges.
 _WEIGHTS = ("weight", "back_weight")
 
@@ -166,6 +168,8 @@ def check_call(states, batch) -> None:
             f"{' and '.join(names)}. Call the layer as layer(states, batch, ...), with "
             "the first item of a GraphLoader's (batch, labels, weights)."
         )
+    if not _PARTS & batch.keys():
+        batch_part(batch, "node")
     shape = getattr(states, "shape", ())
     node = batch.get("node")
     if len(shape) < 3 or not isinstance(node, Mapping) or "mask" not in node:

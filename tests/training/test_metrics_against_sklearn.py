@@ -38,8 +38,6 @@ OPTIONS = {
 }
 # Binned or interpolated between thresholds.
 ROUGH = {"AUC": 5e-3, "ROCAUC": 2e-3, **dict.fromkeys(OPTIONS, 2e-2)}
-# Of this library; others have no counterpart in scikit-learn.
-OURS = {"ROCAUC": kb.training.ROCAUC}
 
 
 def _counts(y, p, w):
@@ -165,12 +163,12 @@ def sample(kind, count=240):
 
 def accepted():
     """Each kind of labels, and the metrics that fit it."""
+    exports = {name: getattr(kb.training, name) for name in kb.training.__all__}
     classes = {
         name: cls
-        for name, cls in vars(keras.metrics).items()
+        for name, cls in {**vars(keras.metrics), **exports}.items()
         if isinstance(cls, type) and issubclass(cls, keras.metrics.Metric)
     }
-    classes |= OURS
     for kind, labels in KINDS.items():
         for name, cls in classes.items():
             if name != cls.__name__:
