@@ -50,11 +50,20 @@ def pytest_collection_modifyitems(config, items):
     """Leave out the tests that are not of the scope."""
     if SCOPE == "release":
         return
-    selected = [item for item in items if not any(item.iter_markers("release"))]
+    selected = [item for item in items if not waits_for_release(item)]
     if SCOPE == "backends":
         selected = [item for item in selected if differs_by_backend(item)]
     config.hook.pytest_deselected(items=[i for i in items if i not in set(selected)])
     items[:] = selected
+
+
+def waits_for_release(item: pytest.Item) -> bool:
+    """Return whether a test runs before releases alone, on this backend at least."""
+    elsewhere = SCOPE == "backends"
+    return any(
+        elsewhere or not mark.kwargs.get("elsewhere")
+        for mark in item.iter_markers("release")
+    )
 
 
 def differs_by_backend(item: pytest.Item) -> bool:

@@ -106,6 +106,7 @@ def test_memory_is_reused_until_it_is_restored(limits):
 @pytest.mark.skipif(
     os.environ.get("KERAS_BACKEND") != "jax", reason="of the threads of XLA"
 )
+@pytest.mark.release(elsewhere=True)
 def test_threads_share_the_memory():
     late = IN_THREADS.format(tuned=False) + "print(config.tune_process()['memory'])"
     assert "not by threads of JAX" in " ".join(output(late))

@@ -166,6 +166,7 @@ def test_the_command_and_workers_import_what_they_use(tmp_path):
         f"{AS_COMMAND}import keras_bandgnn as kb, keras; kb.models",
     ],
 )
+@pytest.mark.release(elsewhere=True)
 def test_files_are_read_after_the_import(imports, tmp_path):
     path = str(tmp_path / "task.keras")
     kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 3}, 4)).save(path)

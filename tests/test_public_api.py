@@ -190,6 +190,7 @@ def test_import_after_keras_leaves_what_registers_nothing_for_its_use():
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it logs itself")
+@pytest.mark.release(elsewhere=True)
 def test_import_prints_nothing_of_other_backends():
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     command = [sys.executable, "-c", "import keras, keras_bandgnn"]
@@ -199,6 +200,7 @@ def test_import_prints_nothing_of_other_backends():
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is used")
+@pytest.mark.release(elsewhere=True)
 def test_training_and_files_import_no_other_backend(tmp_path):
     code = (
         "import sys, keras, keras_bandgnn as kb\n"

@@ -107,6 +107,7 @@ def test_presets_and_keras_files(files, predictions, name):
 
 
 @pytest.mark.parametrize("name", list(TRAINED))
+@pytest.mark.release(elsewhere=True)
 def test_twenty_steps_of_training(files, predictions, name):
     """Trained anew, and as saved with the state of the optimizer."""
     if TRAINED[name][1] == "GTBackbone" and not IS_TORCH:

@@ -12,6 +12,7 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BANDGNN_DATA", str(tmp_path))
 
 
+@pytest.mark.release(elsewhere=True)
 def test_calibrate_writes_what_show_reads(capsys, monkeypatch):
     monkeypatch.setattr(cost, "_ROUNDS", 2)
     assert main(["calibrate", "--show"]) == 0

@@ -63,6 +63,7 @@ def test_supergraphs_are_larger_where_an_epoch_has_many_steps(monkeypatch):
     assert train.batch_nodes(graphs.take([0] * 990)) == 32768
 
 
+@pytest.mark.release(elsewhere=True)
 def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     data, model = tmp_path / "data", tmp_path / "model"
     steps = ["--steps", "3", "--processes", "1"]

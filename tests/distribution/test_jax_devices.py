@@ -62,6 +62,7 @@ def test_steps_are_those_of_one_device():
 
 
 @on_jax
+@pytest.mark.release(elsewhere=True)
 def test_memory_of_a_device_falls_with_their_number():
     for found in run("sparse:memory", "ggnn_drop:memory"):
         sizes = [found[str(number)] for number in (1, 2, 4, 8)]

@@ -78,6 +78,7 @@ def test_two_processes_train_as_one(tmp_path):
     assert "Epoch 1/2" in logs[0] and "Epoch" not in logs[1]
 
 
+@pytest.mark.release(elsewhere=True)
 def test_training_resumes_after_a_process_was_killed(tmp_path):
     reference = alone(task="selector", supergraphs=2)
     wanted = {"task": "selector", "folder": str(tmp_path)}

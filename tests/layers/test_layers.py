@@ -43,6 +43,7 @@ def test_banded_message_passing(plan):
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(rest=Grouped()), Plan(Banded(600))])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.release(elsewhere=True)
 def test_hubs_keep_all_messages_in_half_precision(plan, dtype):
     count = 3000
     hub = Graph(

@@ -103,6 +103,7 @@ def test_wrong_shapes():
         encoder.check(graph().node)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_signs_of_a_graph_do_not_change_predictions(tmp_path):
     graphs = [
         ToUndirected()(graph(9, seed, label=seed % 2).replace(node={"x": np.ones(9)}))

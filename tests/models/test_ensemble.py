@@ -102,6 +102,7 @@ def test_mean_and_spread_are_those_of_separate_predictions(name):
     assert ensemble.predict([]) == []
 
 
+@pytest.mark.release(elsewhere=True)
 def test_energies_forces_and_stresses_of_potentials():
     members, graphs = potentials(), crystals()
     ensemble = kb.models.Ensemble(members)

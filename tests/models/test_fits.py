@@ -54,6 +54,7 @@ def make():
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="counts in /proc")
+@pytest.mark.release(elsewhere=True)
 def test_fits_leave_no_threads_and_no_files():
     task, graphs = make(), plain_graphs()
     options = {"epochs": 2, "verbose": 0, "validation_data": graphs}
@@ -161,6 +162,7 @@ def test_batches_reach_a_step_as_they_do_through_keras(fit, monkeypatch):
 
 
 @pytest.mark.parametrize("eagerly", [True, False])
+@pytest.mark.release(elsewhere=True)
 def test_steps_of_others_get_tensors(eagerly):
     kinds = set()
 

@@ -266,6 +266,7 @@ FRAMES = {
 
 @pytest.mark.every_backend("GPSBackbone")
 @pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.release(elsewhere=True)
 def test_layers_that_are_computed_again_train_the_same(name):
     """Gradients, moving averages and seeds, which move once in a step."""
     found = []

@@ -224,6 +224,7 @@ def test_conditions_choose_the_pattern_and_say_why():
 
 
 @pytest.mark.parametrize("kind", ["graphormer", "gt"])
+@pytest.mark.release(elsewhere=True)
 def test_a_task_trains_is_saved_and_loaded(kind, tmp_path):
     if kind == "graphormer":
         backbone = make("periodic", attention_dropout=0.2, max_length=16)
@@ -331,6 +332,7 @@ def test_tuner_moves_the_tiles_of_a_loader():
 
 
 @pytest.mark.parametrize("token", [False, True])
+@pytest.mark.release(elsewhere=True)
 def test_blocks_that_are_computed_again_have_the_same_gradients(token, monkeypatch):
     if keras.backend.backend() == "tensorflow":
         with pytest.raises(ValueError, match="JAX or torch for remat"):
@@ -363,6 +365,7 @@ def test_blocks_that_are_computed_again_have_the_same_gradients(token, monkeypat
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="reads XLA's analysis")
+@pytest.mark.release(elsewhere=True)
 def test_memory_of_a_step_that_is_computed_again():
     import jax
 

@@ -36,6 +36,7 @@ def test_optimizers_by_name_are_those_of_keras(sample):
         assert settings_of(task.optimizer) == auto
 
 
+@pytest.mark.release(elsewhere=True)
 def test_models_that_are_not_compiled(sample, tmp_path):
     create, graphs = sample
     task = create(BACKBONES["SchNetBackbone"](), compile=False)
@@ -52,6 +53,7 @@ def test_models_that_are_not_compiled(sample, tmp_path):
     assert not loaded.compiled
 
 
+@pytest.mark.release(elsewhere=True)
 def test_a_task_without_a_preprocessor_takes_batches(sample):
     create, graphs = sample
     task = create(BACKBONES["SchNetBackbone"]())

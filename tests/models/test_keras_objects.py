@@ -126,6 +126,7 @@ def test_choices_of_recorded_steps_are_checked():
 
 @pytest.mark.parametrize("policy", ["bfloat16", "float16"])
 @pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_backbones_train_in_half_precision(backbone, policy):
     """Also where the weights are of half precision."""
     keras.config.set_dtype_policy(policy)

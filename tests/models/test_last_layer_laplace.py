@@ -74,6 +74,7 @@ def features_of(task, graph):
 
 
 @pytest.mark.parametrize("name", READOUTS)
+@pytest.mark.release(elsewhere=True)
 def test_spread_is_that_of_the_posterior(name):
     options = READOUTS[name]
     graphs = networks(targets=options.get("num_targets", 1))

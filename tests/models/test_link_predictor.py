@@ -464,6 +464,7 @@ def test_nodes_that_score_alike_share_a_rank():
         ("complex", {"num_relations": 2, "objective": "softmax"}),
     ],
 )
+@pytest.mark.release(elsewhere=True)
 def test_files(head, options, tmp_path):
     graph = kinship()
     task = predictor(head, table(), **options)

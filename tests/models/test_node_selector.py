@@ -189,6 +189,7 @@ def test_one_compilation_per_fit(monkeypatch):
         assert counts == [1, 0, 1, 0]
 
 
+@pytest.mark.release(elsewhere=True)
 def test_graphs_above_the_budget_train_and_predict():
     task = make_task()
     task.preprocessor = GraphPreprocessor([], DynamicBatcher(3, {"node": 64}))

@@ -78,6 +78,7 @@ def calls(task, data):
 
 
 @pytest.mark.parametrize("name", sorted(task_samples.TASKS))
+@pytest.mark.release(elsewhere=True)
 def test_calls_draw_no_more_than_those_of_keras(name):
     task, data = task_samples.task_of(name), task_samples.data_of(name, 4)
     for method, call in calls(task, data):

@@ -193,6 +193,7 @@ def numbers_of(name):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_backends_agree_on_losses_and_their_gradients(name):
     reference, values = json.loads(GOLDEN.read_text())[name], numbers_of(name)
     scale = np.abs(reference["stress"]).max()

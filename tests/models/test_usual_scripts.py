@@ -650,6 +650,7 @@ def test_metrics_without_weights_are_refused():
     ],
     ids=named,
 )
+@pytest.mark.release(elsewhere=True)
 def test_ways_to_run(options, classes):
     task = classifier()
     task.compile(sgd(), "crossentropy", metrics=["accuracy"], **options)

@@ -147,6 +147,7 @@ def test_empty_tiles_cost_nothing():
 @pytest.mark.parametrize(
     ("least", "batcher"), [(1, StaticBatcher), (2, DynamicBatcher)]
 )
+@pytest.mark.release(elsewhere=True)
 def test_a_backbone_gives_the_same_states_under_every_plan(least, batcher):
     rng = np.random.default_rng(0)
     graphs = [random_graph(rng, int(n)) for n in rng.integers(3, 40, 6)]

@@ -104,6 +104,7 @@ def carried_out(plan, edges, states, kernel, dtype, reduce="sum"):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("plan", CASES)
+@pytest.mark.release(elsewhere=True)
 def test_parallel_edges_all_count_in_half_precision(plan, dtype):
     edges, states, kernel = problem()
     prepared, found = carried_out(plan, edges, states, kernel, dtype)
@@ -121,6 +122,7 @@ def test_parallel_edges_all_count_in_half_precision(plan, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.release(elsewhere=True)
 def test_maxima_are_right_where_many_edges_hold_them(dtype):
     edges, states, kernel = problem()
     many = dataclasses.replace(

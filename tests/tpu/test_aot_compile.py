@@ -273,6 +273,7 @@ else:
     keras.backend.backend() != "jax", reason="JAX alone splits programs"
 )
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.release(elsewhere=True)
 def test_split_over_cores_trains_the_same(dropout):
     program = f"DROPOUT = {dropout}\n" + SPLIT
     flags = os.environ.get("XLA_FLAGS", "")

@@ -28,6 +28,7 @@ print(sum(event.endswith("/cache_hits") for event in found))
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX has this cache")
+@pytest.mark.release(elsewhere=True)
 def test_the_next_process_finds_the_programs(tmp_path):
     hits = []
     for _ in range(2):

@@ -124,6 +124,7 @@ def test_tensorboard_writes_events(tmp_path):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.release(elsewhere=True)
 def test_the_same_seeds_give_the_same_weights(dropout):
     graphs = graphs_of(9)
 

@@ -121,6 +121,7 @@ def test_a_trace_for_open_shapes_is_one_compilation():
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the cache of JAX' jitted functions")
+@pytest.mark.release(elsewhere=True)
 def test_count_is_the_size_of_the_cache(monkeypatch):
     import jax
     from keras.src.backend.jax import trainer

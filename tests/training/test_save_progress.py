@@ -67,6 +67,7 @@ def weights(model):
 
 @pytest.mark.parametrize("kind", ["dynamic", "64"])
 @pytest.mark.parametrize("place", [(1, 3), (1, 0)])
+@pytest.mark.release(elsewhere=True)
 def test_goes_on_in_the_middle_of_an_epoch(tmp_path, kind, place):
     def batcher():
         if kind == "64":
@@ -202,6 +203,7 @@ def test_bad_arguments():
         model.fit(np.ones((4, 1)), np.ones(4), callbacks=[SaveProgress("x")], verbose=0)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_shapes_that_vary_train_evaluate_and_predict():
     model = task(StaticBatcher(3, "power_of_two"))
     data = graphs(60)

@@ -116,6 +116,7 @@ def test_a_hundred_thousand_steps_take_seconds():
 
 @pytest.mark.every_backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles per shape")
+@pytest.mark.release(elsewhere=True)
 def test_compilations_are_those_of_a_real_fit():
     graphs = graphs_of(3 + SIZES % 6)
     batcher = StaticBatcher(8, "64")

@@ -145,6 +145,7 @@ def test_schedules_are_cut_alike(order):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="counts programs of JAX")
+@pytest.mark.release(elsewhere=True)
 def test_single_graphs_compile_once_per_shape():
     import jax
 
