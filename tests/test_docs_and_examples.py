@@ -215,6 +215,58 @@ def test_options_are_on_a_page_in_an_example_or_in_their_docstring(name):
     assert not missing, missing
 
 
+_NUMBER = r"\d[\d,]*(?:\.\d+)?"
+_UNIT = r"(?=\s?(?:times|ms|%|seconds|minutes|GiB|MB|eV|h\b|s\b|TFLOP))"
+_FIGURES = re.compile(rf"(?:{_NUMBER}(?:,? to |,? and |, | or ))*{_NUMBER}{_UNIT}")
+_RECORD = re.compile(r"\]\((?:docs/)?((?:studies/[\w-]+|benchmarks|check|presets)\.md)")
+
+
+def numbers(text):
+    return [number.replace(",", "") for number in re.findall(_NUMBER, text)]
+
+
+@functools.cache
+def record(page):
+    """All numbers of a record, and of its tables of values."""
+    text = (ROOT / "docs" / page).read_text()
+    for table in re.findall(r"records/\w+\.csv", text):
+        text += (ROOT / "docs" / "studies" / table).read_text()
+    return {float(number) for number in numbers(text)}
+
+
+def test_records_have_the_figures_that_pages_quote():
+    for page in PAGES:
+        for paragraph in page.read_text().split("\n\n"):
+            names = _RECORD.findall(paragraph)
+            if not names or page.parent.name == "studies":
+                continue
+            values = set().union(*map(record, names))
+            for figure in _FIGURES.findall(paragraph):
+                for number in numbers(figure):
+                    digits = len(number.partition(".")[2])
+                    # Rounded, or a share as a percentage.
+                    assert any(
+                        float(number)
+                        in (round(value, digits), round(100 * value, digits))
+                        for value in values
+                    ), f"{page.name}: {figure} is not in {', '.join(names)}"
+
+
+def test_versions_on_pages_are_of_the_package():
+    """Pages on upgrading and choices speak of earlier ones."""
+    for page in PAGES:
+        text = page.read_text()
+        for words in (
+            r"[Tt]his release \(",
+            r"[Tt]his is version ",
+            r"keras-bandgnn==",
+        ):
+            for version in re.findall(words + r"(\d+\.\d+\.\d+)", text):
+                assert version == kb.__version__, page.name
+    table = (ROOT / "docs" / "comparison.md").read_text()
+    assert f"| {kb.__version__} |" in table
+
+
 def test_the_page_of_training_has_the_default_optimizer_of_each_task():
     page = (ROOT / "docs" / "training.md").read_text()
     for name in kb.models.__all__:
