@@ -82,6 +82,7 @@ def modules_of(distribution: str) -> list[str]:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.release
 def test_its_packages_import_without_any_other(extra):
     backend = extra if extra in BACKENDS else os.environ.get("KERAS_BACKEND", "jax")
     own = [

@@ -7,6 +7,7 @@ import pytest
 from keras_bandgnn.workers import ordered_map
 
 
+@pytest.mark.release
 def test_a_stream_is_read_a_few_jobs_ahead():
     taken = []
 
@@ -32,6 +33,7 @@ def exit_at(number, last):
     return number
 
 
+@pytest.mark.release
 def test_jobs_after_one_whose_process_dies_are_run_again():
     jobs = ((k, 4) for k in range(12))
     expected = [*range(4), "died", *range(5, 12)]

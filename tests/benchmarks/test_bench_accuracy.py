@@ -65,6 +65,7 @@ def test_scores_of_graphs_stand_beside_those_in_print(molecules, capsys):
     assert "keras-bandgnn, gine" in out and "1 runs" in out
 
 
+@pytest.mark.release
 def test_interrupted_runs_go_on(nodes, tmp_path, capsys):
     results, preset = tmp_path / "results.json", tmp_path / "preset"
     line = ["minesweeper", "gcn", "--path", str(nodes), "--seeds", "2", "--name", "A"]
@@ -110,6 +111,7 @@ def test_what_is_wrong_is_said_before_data_is_read(
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.release
 def test_settings_of_every_protocol_are_read_by_the_run(name, model):
     options = argparse.Namespace(set=name, model=model, setting=["remat=True"])
     assert settings_of(options)["remat"] is True

@@ -27,6 +27,7 @@ def test_every_backbone_is_measured():
     assert exported - measured - abstract == {models.EmbeddingBackbone}
 
 
+@pytest.mark.release
 def test_run(capsys):
     sizes = ["--nodes", "40", "80", "160", "--rounds", "1", "--hidden", "8"]
     backend = ["--backend", keras.backend.backend()]

@@ -12,6 +12,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.release
 def test_bench_models_compares_steps_and_epochs(tmp_path):
     pytest.importorskip("torch_geometric")
     figures = tmp_path / "figures.json"

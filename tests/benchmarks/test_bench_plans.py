@@ -58,6 +58,7 @@ def test_bench_propagate_times_plans(store, tmp_path, capsys):
     assert "(auto)" in capsys.readouterr().out
 
 
+@pytest.mark.release
 def test_bench_propagate_reads_a_matrix(tmp_path, capsys):
     path = tmp_path / "ring.npz"
     pointer, column = np.arange(33), (np.arange(32) + 1) % 32

@@ -53,6 +53,7 @@ def test_errors_by_frames_and_dynamics(tmp_path, capsys):
     assert "errors on other frames" in capsys.readouterr().out
 
 
+@pytest.mark.release
 def test_an_ensemble_beside_one_member(tmp_path):
     write_frames(tmp_path / "made.npz", crystals=False)
     line = ["--frames", "4", "--members", "2", "--figure", str(tmp_path / "a.png")]

@@ -96,6 +96,7 @@ def test_errors(tmp_path, store, capsys):
         main(["batching", store, "--algorithms", "32"])
 
 
+@pytest.mark.release
 def test_qm9(shared_data, tmp_path, capsys):
     folder = shared_data / "qm9_3d"
     if not folder.is_dir():

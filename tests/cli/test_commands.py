@@ -228,6 +228,7 @@ def run_until(command, marker, environment):
     return process.returncode, "".join(seen) + rest
 
 
+@pytest.mark.release
 def test_interrupted_training_goes_on(source, tmp_path, capsys):
     data, model = tmp_path / "data", tmp_path / "model"
     main(["compile", str(source), "--out", str(data), "--steps", "2"])
@@ -257,6 +258,7 @@ def test_interrupted_training_goes_on(source, tmp_path, capsys):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.release
 def test_random_labels_score_at_random(source, tmp_path, capsys):
     command = ["demo", "--source", str(source), "--out", str(tmp_path / "demo")]
     command += ["--steps", "2", *TRAIN, "--processes", "1", "--exclude", "none"]

@@ -200,6 +200,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.release
 def test_nothing_is_left_and_nothing_warned_of(number, hears, tmp_path):
     (tmp_path / "script.py").write_text(WORK.replace("HEARS", str(hears)))
     process = subprocess.Popen(
@@ -245,6 +246,7 @@ interrupts.end_process(143)
 """
 
 
+@pytest.mark.release
 def test_threads_that_fail_at_the_end_are_silent(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FAILING],

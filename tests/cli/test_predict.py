@@ -113,6 +113,7 @@ def test_all_usages_are_looked_at_or_counted(model, tree, capsys):
     assert re.search(r"left out: \d+ usages beyond --max-instances 5", limited)
 
 
+@pytest.mark.release
 def test_json_lines_are_whole_and_count_from_one(model, tree, tmp_path, capsysbinary):
     source = "def f(ä, b):\n    return ä + ä + b\n"
     (tmp_path / "umlaut.py").write_text(source)
@@ -133,6 +134,7 @@ def test_json_lines_are_whole_and_count_from_one(model, tree, tmp_path, capsysbi
     assert b"1 files" not in capsysbinary.readouterr().err
 
 
+@pytest.mark.release
 def test_names_of_files_are_one_line_and_command_no_terminal(model, tmp_path, capsys):
     folder = tmp_path / "odd"
     folder.mkdir()

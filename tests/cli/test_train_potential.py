@@ -320,6 +320,7 @@ UNITS = ("energy", "forces", "stress")
 
 # Between two members, and within the second.
 @pytest.mark.parametrize("epoch", [0, 2])
+@pytest.mark.release
 def test_an_ensemble_resumes_where_it_was_killed(
     data, tmp_path, capsys, monkeypatch, epoch
 ):
@@ -382,6 +383,7 @@ def test_an_ensemble_resumes_where_it_was_killed(
     assert np.max(one.predict_spread(graphs)[1]) > 1e-4
 
 
+@pytest.mark.release
 def test_the_table_of_an_ensemble(data, tmp_path, capsys):
     ase.io.write(tmp_path / "valid.xyz", frames(6, seed=1), format="extxyz")
     options = ["--members", 2, "--valid", tmp_path / "valid.xyz", "--minutes", 10]

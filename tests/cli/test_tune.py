@@ -72,6 +72,7 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     assert "resumed" not in said and "1 trials" in said
 
 
+@pytest.mark.release
 def test_workers(data, tmp_path, capfd):
     out = tmp_path / "out"
     command = ["tune", str(data), "--out", str(out), "--hidden", "4", "--epochs", "1"]
@@ -87,16 +88,16 @@ def test_workers(data, tmp_path, capfd):
 
 
 def test_a_worker_that_fails(data, tmp_path, capfd, monkeypatch):
-    from keras_bandgnn.cli import tune
+    from keras_bandgnn.cli import tune_workers
 
-    start = tune._start
+    start = tune_workers._start
 
     def broken(folder, name, environment):
         if name != "chief":
             environment = {**environment, "KERAS_BACKEND": "none"}
         return start(folder, name, environment)
 
-    monkeypatch.setattr(tune, "_start", broken)
+    monkeypatch.setattr(tune_workers, "_start", broken)
     command = ["tune", str(data), "--out", str(tmp_path / "out"), "--hidden", "4"]
     assert main([*command, "--trials", "1", "--workers", "2"]) == 1
     message = capfd.readouterr().err

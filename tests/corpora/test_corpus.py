@@ -412,6 +412,7 @@ build.build_corpus(Path(out), requirements(archives), processes=1)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such signals there")
+@pytest.mark.release
 def test_a_killed_run_resumes(tmp_path):
     paths = [
         wheel(tmp_path, f"p{i}", {f"p{i}.py": function("f", f"w{i}" * 3)})
@@ -439,6 +440,7 @@ def test_a_killed_run_resumes(tmp_path):
     assert not [path for path in out.rglob(".*")]
 
 
+@pytest.mark.release
 def test_several_processes_write_the_same_bytes(tmp_path):
     paths = [
         wheel(tmp_path, f"p{i}", {f"p{i}.py": function("f", f"w{i}" * 3)})

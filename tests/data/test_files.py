@@ -301,6 +301,7 @@ for number in range(10**6):
 
 @posix
 @pytest.mark.parametrize("seconds", [0.003, 0.01, 0.02, 0.03])
+@pytest.mark.release
 def test_a_writer_killed_at_any_moment_leaves_whole_files(tmp_path, seconds):
     root = str(Path(keras_bandgnn.__file__).parents[1])
     command = [sys.executable, "-c", LOOP, str(tmp_path)]

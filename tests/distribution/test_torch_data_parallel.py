@@ -74,6 +74,7 @@ def test_two_processes_train_as_one(tmp_path):
     assert "Epoch 1/2" in logs[0] and "Epoch" not in logs[1]
 
 
+@pytest.mark.release
 def test_a_killed_process_ends_the_other_and_training_resumes(tmp_path):
     reference = alone(task="selector", supergraphs=2)
     wanted = {"task": "selector", "folder": str(tmp_path)}

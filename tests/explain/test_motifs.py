@@ -26,6 +26,7 @@ GRADIENTS = (explain.saliency, explain.integrated_gradients, explain.gnn_explain
         ("molecules", "GAT", 200, 8, (explain.attention,)),
     ],
 )
+@pytest.mark.release
 def test_motifs_are_found(data, network, count, epochs, methods):
     example = runpy.run_path(str(EXAMPLE))
     if data == "molecules":

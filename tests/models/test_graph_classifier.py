@@ -54,6 +54,7 @@ def with_labels(graphs, labels):
     return FlatGraphs.from_columns({**columns, "label/graph": np.asarray(labels)})
 
 
+@pytest.mark.release
 def test_it_learns_and_reports():
     train, test = molecules(200), molecules(60, seed=1)
     task = task_of(readout=GRUReadout(8))

@@ -147,6 +147,7 @@ def paths(count, seed=0):
     return graphs
 
 
+@pytest.mark.release
 def test_it_learns_to_count_and_reports_in_units():
     train, test = paths(400), paths(100, seed=1)
     keras.utils.set_random_seed(0)

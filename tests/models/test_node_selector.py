@@ -134,6 +134,7 @@ def test_nothing_about_the_batch_changes_a_prediction(seed, batch_size):
     assert_close(TASK.predict(graphs), expected)
 
 
+@pytest.mark.release
 def test_fit_learns_and_evaluate_agrees_with_predict():
     # The right candidate is the one of type 9.
     graphs = []

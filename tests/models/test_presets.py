@@ -198,6 +198,7 @@ trained.fit([g.replace(label=1.0) for g in molecules()], epochs=1, verbose=0)
 """
 
 
+@pytest.mark.release
 def test_another_backend_reads_what_this_one_wrote(tmp_path):
     backends = ["jax", "tensorflow", "torch"]
     place = backends.index(keras.backend.backend())

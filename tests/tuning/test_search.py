@@ -256,6 +256,7 @@ def lines(path):
     )
 
 
+@pytest.mark.release
 def test_killed_and_resumed(tmp_path):
     script, log = tmp_path / "main.py", tmp_path / "log"
     script.write_text(MAIN)
@@ -310,6 +311,7 @@ def test_a_chief_and_two_workers(stub, tmp_path):
     assert finished(first).items() <= finished(rows).items()
 
 
+@pytest.mark.release
 def test_without_keras_tuner(tmp_path):
     (tmp_path / "keras_tuner.py").write_text("raise ImportError('absent')")
     code = (

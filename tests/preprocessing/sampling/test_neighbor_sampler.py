@@ -116,6 +116,7 @@ def plain_draw(rng, degree, most, weight, replace):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("degree, most", [(6, 3), (9, 8), (4, 1)])
+@pytest.mark.release
 def test_draws_are_distributed_as_plain_ones(degree, most, replace, weighted):
     """Chi-square over how often each edge, and each pair of them, is drawn."""
     weight = np.linspace(0.5, 2.0, degree) if weighted else None

@@ -108,6 +108,7 @@ def test_names_that_python_normalises_end_where_they_do_in_the_source(task):
     assert used == [("fix", 12, 14), ("other", 15, 20)]
 
 
+@pytest.mark.release
 def test_functions_that_are_too_large_are_named(task):
     long = "def f(a, b):\n" + "    print(a, b)\n" * 6000
     inner = "def g(c, d):\n    def h(a, b):\n" + "        print(a, b)\n" * 6000
@@ -118,6 +119,7 @@ def test_functions_that_are_too_large_are_named(task):
     assert {finding.function for finding in found.findings} <= {"g"}
 
 
+@pytest.mark.release
 def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
     """Results do not depend on processes and batches; one shape but for the rest."""
     long = "def f(low, high):\n" + "    low = low + high\n" * 150

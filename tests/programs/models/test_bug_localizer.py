@@ -121,6 +121,7 @@ def test_loss_and_accuracy_are_those_of_the_right_rewrite(kind):
 
 
 @kinds
+@pytest.mark.release
 def test_it_learns_which_rewrite_is_needed(kind):
     task = localizer(kind)
     data = [f.repaired_by(i - 1) for i, f in enumerate(functions())]

@@ -38,6 +38,7 @@ def content(path):
     return {p.name: p.read_bytes() for p in sorted(path.iterdir())}
 
 
+@pytest.mark.release
 def test_a_killed_run_ends_with_the_same_bytes(files, tmp_path):
     whole = compiled(files, tmp_path / "whole", processes=1)
     assert len(whole) == 70 * 3

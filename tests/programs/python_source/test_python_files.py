@@ -155,6 +155,7 @@ def test_instances_depend_on_the_path_inside_the_folder(tree):
     assert [g.labels for g in graphs] == [g.labels for g in again]
 
 
+@pytest.mark.release
 def test_the_caller_may_stop_early(tree):
     found = read_tree(tree, processes=2)
     next(found)
