@@ -12,8 +12,8 @@ from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
 
 _MISSING = object()
-# A batch, or the result of `prepare`, has one of them.
-_PARTS = {"node", "edge", "graph", "pair", "plan"}
+# A batch has one of them; a prepared plan, which stands for a batch, has "parts".
+_PARTS = {"node", "edge", "graph", "pair", "plan", "parts"}
 # Arrays of a plan that weigh edges.
 _WEIGHTS = ("weight", "back_weight")
 
