@@ -1,5 +1,6 @@
 """`RayPool`: parallel jobs on a Ray cluster, with results in order."""
 
+import collections
 import contextlib
 import importlib
 import importlib.metadata
@@ -10,41 +11,34 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.workers import run_isolated
 
 _PROBE = """
 import logging, sys, ray
 ray.init(address=sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
 """
+# Jobs per worker whose results may wait for an earlier one.
+_AHEAD = 4
+_RETRIES = 3
+_PASSED_ON = ("KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL")
+_PACKAGES = ("numpy", "pyarrow", "scipy")
 
 
 def import_ray() -> ModuleType:
-    """Import Ray, which is optional.
-
-    Raises:
-        ImportError: If it is not installed.
-    """
+    """Import Ray, which is optional."""
     instead = "use the engine 'process'"
     return optional_import("ray", "keras-bandgnn[ray]", instead=instead)
 
 
 def connect(address: str, time_limit: float) -> None:
-    """Join a cluster.
-
-    Args:
-        address: "auto" for the cluster that this machine is part of, or "host:port" of
-            its head.
-        time_limit: Seconds in which a cluster must answer.
-
-    Raises:
-        ConnectionError: If no cluster answers.
-    """
-    ray = import_ray()
+    """Join a cluster, "auto" or "host:port", that answers in `time_limit` seconds."""
     _check_address(address, time_limit)
+    ray = import_ray()
     with _restored_handlers():
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
 
@@ -64,46 +58,33 @@ def _restored_handlers() -> Iterator[None]:
 
 def _check_address(address: str, time_limit: float) -> None:
     """Raise a ConnectionError unless a cluster answers in time."""
-    if address != "auto":
-        host, _, port = str(address).rpartition(":")
-        if not host or not port.isdigit() or "/" in host:
-            raise ValueError(
-                "Expected the address of a Ray cluster: auto, or host:port such as "
-                f"10.0.0.1:6379. Received: {address!r}. Correct the address."
-            )
-        try:
-            socket.create_connection((host, int(port)), time_limit).close()
-        except OSError as error:
-            raise _connection_error(address, str(error)) from error
-    # Ray waits for minutes and may exit, so a separate process probes the address.
-    command = [sys.executable, "-c", _PROBE, address]
-    try:
-        process = subprocess.run(
-            command, capture_output=True, text=True, timeout=time_limit
+    host, _, port = str(address).rpartition(":")
+    if address != "auto" and (not host or not port.isdigit() or "/" in host):
+        raise ValueError(
+            "Expected the address of a Ray cluster: auto, or host:port such as "
+            f"10.0.0.1:6379. Received: {address!r}. Correct the address."
         )
-    except subprocess.TimeoutExpired as error:
+    try:
+        if address != "auto":
+            socket.create_connection((host, int(port)), time_limit).close()
+        # Ray waits for minutes and may exit, so a separate process probes it.
+        command = [sys.executable, "-c", _PROBE, address]
+        subprocess.run(
+            command, capture_output=True, check=True, text=True, timeout=time_limit
+        )
+        return
+    except OSError as error:
+        reason = str(error)
+    except subprocess.TimeoutExpired:
         reason = f"no answer in {time_limit:g} s"
-        raise _connection_error(address, reason) from error
-    if process.returncode:
-        lines = process.stderr.strip().splitlines() or [
-            f"exit code {process.returncode}"
-        ]
-        raise _connection_error(address, lines[-1])
-
-
-def _connection_error(address: str, reason: str) -> ConnectionError:
-    return ConnectionError(
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().split("\n")
+        reason = lines[-1] or f"exit code {error.returncode}"
+    raise ConnectionError(
         f"Expected a Ray cluster at {address}. Received: {reason}. Start one with "
         "ray start --head, and run this command on one of its machines. If the cluster "
         "requires a token, use the address auto, or set RAY_AUTH_MODE=token."
     )
-
-
-# Finished results per worker that may wait for an earlier one.
-_AHEAD = 4
-_RETRIES = 3
-_PASSED_ON = ("KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL")
-_PACKAGES = ("numpy", "pyarrow", "scipy")
 
 
 def _versions() -> dict[str, str]:
@@ -129,8 +110,9 @@ def _call(module: str, name: str, versions: Mapping, environment: Mapping, job: 
 class RayPool:
     """Workers of Ray that run jobs in any order, with results in the order of jobs.
 
-    A job whose process or machine dies is retried up to three times. At most `workers`
-    jobs run at a time, and at most four times as many results wait for an earlier one.
+    A job whose process or machine dies is retried up to three times, and then on this
+    machine. At most `workers` jobs run at a time, and the results of at most four times
+    as many wait for an earlier one.
 
     Args:
         address: "auto" or "host:port" of a cluster that this machine is part of. An
@@ -180,74 +162,44 @@ class RayPool:
             self._owned = False
 
     def ordered_map(
-        self,
-        function: Callable,
-        jobs: Sequence[tuple],
-        rescue: Callable | None = None,
-        done: Callable[[int], None] | None = None,
+        self, function: Callable, jobs: Iterable[tuple], died: Any = None
     ) -> Iterator[Any]:
         """Yield `function(*job)` for each job, in order.
 
         Args:
             function: A function that workers can import, and that may be called more
                 than once per job.
-            jobs: Arguments of each call.
-            rescue: Called instead of `function` for a job whose processes keep dying.
-            done: Called with the index of each finished job, in any order.
-
-        Raises:
-            RuntimeError: If the processes of a job keep dying.
+            jobs: Arguments of each call; read a few ahead.
+            died: Result of a job whose processes keep dying, on the cluster and then in
+                a process of its own on this machine.
         """
-        errors = self._ray.exceptions
-        running: dict[Any, tuple[int, Callable]] = {}
-        results: dict[int, Any] = {}
-        position = following = 0
-        submit = self._submitter(running, jobs)
+        where = (function.__module__, function.__qualname__)
+        environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
+        remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
+        remote = remote.options(name=function.__qualname__)
+        errors, jobs, versions = self._ray.exceptions, iter(jobs), _versions()
+        limit, running = _AHEAD * self.workers, []
+        tasks: collections.deque = collections.deque()
         try:
-            while position < len(jobs):
-                limit = min(len(jobs), position + _AHEAD * self.workers)
-                while following < limit and len(running) < self.workers:
-                    submit(following, function)
-                    following += 1
-                finished, _ = self._ray.wait(list(running))
-                for task in finished:
-                    index, tried = running.pop(task)
+            while True:
+                while len(running) < self.workers and len(tasks) < limit:
+                    if (job := next(jobs, None)) is None:
+                        break
+                    running.append(remote.remote(*where, versions, environment, job))
+                    tasks.append((running[-1], job))
+                if not tasks:
+                    return
+                if running:
+                    _, running = self._ray.wait(running)
+                while tasks and tasks[0][0] not in running:
+                    task, job = tasks.popleft()
                     try:
-                        results[index] = self._ray.get(task)
+                        result = self._ray.get(task)
                     except errors.RayTaskError as error:
                         raise error.cause from error
-                    except errors.RayError as error:
-                        if rescue is None or tried is rescue:
-                            raise _job_error(error) from error
-                        submit(index, rescue)
-                        continue
-                    if done is not None:
-                        done(index)
-                while position in results:
-                    yield results.pop(position)
-                    position += 1
+                    except errors.RayError:
+                        result = run_isolated(function, job, died)
+                    yield result
         finally:
             for task in running:
                 self._ray.cancel(task, force=True)
-
-    def _submitter(self, running: dict, jobs: Sequence[tuple]) -> Callable:
-        """Return a function that submits a job to Ray and records it in `running`."""
-        versions = _versions()
-        environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
-        task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
-
-        def submit(index: int, function: Callable) -> None:
-            where = (function.__module__, function.__qualname__)
-            remote = task.options(name=function.__qualname__)
-            reference = remote.remote(*where, versions, environment, jobs[index])
-            running[reference] = (index, function)
-
-        return submit
-
-
-def _job_error(error: Exception) -> RuntimeError:
-    reason = str(error).strip().split("\n")[0]
-    return RuntimeError(
-        f"Expected the cluster to run its jobs. Received: {type(error).__name__}: "
-        f"{reason} Run the same command again to resume."
-    )

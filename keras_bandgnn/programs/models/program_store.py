@@ -1,5 +1,6 @@
 """`ProgramStoreJob`, `compile_programs`: stores of compiled program graphs."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -11,20 +12,15 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.data.files import json_text, restore_replaced
-from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.store import GraphStore, open_store
-from keras_bandgnn.data.store_writer import (
-    StoreWriter,
-    check_job,
-    write_piece,
-)
+from keras_bandgnn.data.store_writer import StoreWriter, check_job
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.programs.models.program_encoder import ProgramEncoder
 from keras_bandgnn.programs.program_files import Named, digest, naming, read_encoded
 from keras_bandgnn.programs.ray_pool import RayPool
-from keras_bandgnn.workers import ordered_map, run_isolated
+from keras_bandgnn.workers import ordered_map
 
 _DIED = (None, ["process died"])
 
@@ -36,10 +32,12 @@ def compiled_files(
     layers: Iterable[GraphLayer] = (),
     options: Mapping[str, Any] | None = None,
     processes: int | None = None,
+    pool: RayPool | None = None,
 ) -> Iterator[tuple[str, list[Graph], list[str]]]:
     """Yield (name, compiled graphs, reasons for skipped parts) of each file.
 
-    Files are read and encoded by several processes; the layers run in this one.
+    Files are read and encoded by several processes, and the layers run in this one;
+    workers of a cluster do both.
 
     Args:
         kind: "python" or "varmisuse", as `find_programs` says.
@@ -47,97 +45,50 @@ def compiled_files(
         encoder: The encoder.
         layers: Graph layers to apply, in order.
         options: Options of `program_graphs`, for Python source.
-        processes: Number of processes; one per core if omitted. With 0, each file is
-            read in a separate process, so that a crash affects only this file.
+        processes: Number of processes; one per core if omitted.
+        pool: An entered `RayPool` to use instead of local processes.
     """
     options = dict(options or {}) if kind == "python" else {}
-    encoding = dict(encoder.options)
-    jobs = [(kind, path, name, options, encoding) for path, name in files]
-    if processes == 0:
-        outcomes = (run_isolated(read_encoded, job, _DIED) for job in jobs)
+    if pool is not None:
+        config = GraphPreprocessor([encoder, *layers]).get_config()
+        # Workers know only the library's layers; this fails before they start.
+        GraphPreprocessor.from_config(config)
+        jobs = ((kind, os.path.abspath(p), name, options, config) for p, name in files)
+        outcomes, layers = pool.ordered_map(read_compiled, jobs, _DIED), ()
     else:
+        encoding = dict(encoder.options)
+        jobs = [(kind, path, name, options, encoding) for path, name in files]
         processes = processes or os.cpu_count() or 1
         outcomes = ordered_map(read_encoded, jobs, processes, _DIED)
-    for (_, name), (file_graphs, reasons) in zip(files, outcomes, strict=True):
-        graphs = file_graphs or []
-        with naming(name):
-            for layer in layers:
-                graphs = [layer(graph) for graph in graphs]
-        yield name, graphs, reasons
+    for (_, name), (graphs, reasons) in zip(files, outcomes, strict=True):
+        yield name, _compiled(name, graphs or [], layers), reasons
 
 
-def compiled_pieces(
-    kind: str,
-    units: list[Named],
-    preprocessor: GraphPreprocessor,
-    options: Mapping[str, Any],
-    processes: int | None,
-    advance: Callable[[int], None] | None = None,
-) -> Iterator[tuple[list[Graph], dict]]:
-    """Yield the graphs and the report of each unit.
-
-    Args:
-        kind: "python" or "varmisuse".
-        units: (path, name) pairs of each unit.
-        preprocessor: Layers, the first of which is a `ProgramEncoder`.
-        options: Options of `program_graphs`, for Python source.
-        processes: See `compiled_files`.
-        advance: Called with the number of newly finished files.
-    """
-    encoder, *layers = preprocessor.graph_layers
-    files = [file for unit in units for file in unit]
-    outcomes = compiled_files(kind, files, encoder, layers, options, processes)
-    for unit in units:
-        graphs: list[Graph] = []
-        skipped: list[list[str]] = []
-        for name, file_graphs, reasons in itertools.islice(outcomes, len(unit)):
-            graphs += file_graphs
-            skipped += [[name, reason] for reason in reasons]
-            if advance is not None:
-                advance(1)
-        yield graphs, {"files": len(unit), "skipped": skipped}
+def _compiled(
+    name: str, graphs: list[Graph], layers: Iterable[GraphLayer]
+) -> list[Graph]:
+    with naming(name):
+        for layer in layers:
+            graphs = [layer(graph) for graph in graphs]
+    return graphs
 
 
-def encode_unit(
-    folder: str,
-    kind: str,
-    config: Mapping[str, Any],
-    options: Mapping[str, Any],
-    files: Named,
-    processes: int = 1,
-) -> dict:
-    """Encode and write one unit, in a worker of a cluster.
-
-    Args:
-        folder: The folder of the unfinished store.
-        kind: "python" or "varmisuse".
-        config: The preprocessor's configuration.
-        options: Options of `program_graphs`, for Python source.
-        files: (path, name) pairs of the unit.
-        processes: See `compiled_files`.
-
-    Returns:
-        See `write_piece`.
+def read_compiled(
+    kind: str, path: str, name: str, options: Mapping[str, Any], config: Mapping
+) -> tuple[list[Graph], list[str]]:
+    """Read a file and apply all layers, in a worker of a cluster.
 
     Raises:
-        FileNotFoundError: If this machine does not see the folder or a file.
+        FileNotFoundError: If this machine does not see the file.
     """
-    for path in (folder, *(path for path, _ in files)):
-        if not os.path.exists(path):
-            raise FileNotFoundError(
-                f"Expected every machine of the cluster to see {path}. Received: "
-                f"{socket.gethostname()} does not. Use a shared folder."
-            )
-    preprocessor = GraphPreprocessor.from_config(config)
-    ((graphs, report),) = compiled_pieces(
-        kind, [files], preprocessor, options, processes
-    )
-    return write_piece(folder, FlatGraphs.from_graphs(graphs), report)
-
-
-def encode_unit_isolated(*arguments: Any) -> dict:
-    """Call `encode_unit` on files that may crash the process that reads them."""
-    return encode_unit(*arguments, processes=0)
+    if not os.path.exists(path):
+        raise FileNotFoundError(
+            f"Expected every machine of the cluster to see {path}. Received: "
+            f"{socket.gethostname()} does not. Use a shared folder."
+        )
+    encoder, *layers = GraphPreprocessor.from_config(config).graph_layers
+    graphs, reasons = read_encoded(kind, path, name, options, dict(encoder.options))
+    return _compiled(name, graphs or [], layers), reasons
 
 
 # Files of one shard: enough graphs for a file, little work lost by a kill.
@@ -237,47 +188,26 @@ class ProgramStoreJob:
             metadata=self._described,
             **self._replace,
         ) as writer:
-            remaining = units[writer.done :]
-            count = sum(map(len, units[: writer.done]))
-
-            def advance(files: int) -> None:
-                nonlocal count
-                count += files
-                if progress is not None:
-                    progress(count, len(self.files))
-
-            advance(0)
-            if pool is None:
-                every = compiled_pieces(
-                    self.kind,
-                    remaining,
-                    self.preprocessor,
-                    self.options,
-                    processes,
-                    advance,
-                )
-                for graphs, report in every:
-                    writer.add(graphs, report)
-            else:
-                for piece in self._pieces(pool, remaining, writer.partial, advance):
-                    writer.take(piece)
+            done = sum(map(len, units[: writer.done]))
+            encoder, *layers = self.preprocessor.graph_layers
+            files = self.files[done:]
+            outcomes = compiled_files(
+                self.kind, files, encoder, layers, self.options, processes, pool
+            )
+            progress = progress or (lambda done, total: None)
+            progress(done, len(self.files))
+            with contextlib.closing(outcomes):
+                for unit in units[writer.done :]:
+                    graphs: list[Graph] = []
+                    skipped: list[list[str]] = []
+                    for name, part, reasons in itertools.islice(outcomes, len(unit)):
+                        graphs += part
+                        skipped += [[name, reason] for reason in reasons]
+                        done += 1
+                        progress(done, len(self.files))
+                    writer.add(graphs, {"files": len(unit), "skipped": skipped})
             self.store = writer.finish()
         return self.store
-
-    def _pieces(self, pool: RayPool, units: list[Named], folder: Path, advance):
-        config = self.preprocessor.get_config()
-        # Workers know only the library's layers; this fails before they start.
-        GraphPreprocessor.from_config(config)
-        fixed = (str(folder), self.kind, config, self.options)
-        return pool.ordered_map(
-            encode_unit,
-            [
-                (*fixed, [(os.path.abspath(path), name) for path, name in unit])
-                for unit in units
-            ],
-            rescue=encode_unit_isolated,
-            done=lambda index: advance(len(units[index])),
-        )
 
 
 def compile_programs(
