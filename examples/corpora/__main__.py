@@ -17,9 +17,9 @@ from pathlib import Path
 
 from examples.corpora.build import build_corpus
 from examples.corpora.distributions import requirements
+from examples.corpora.groups import GROUPS
 from keras_bandgnn.cli import interrupts, report
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.programs.functions import GROUPS
 
 _LISTS = Path(__file__).parent
 

@@ -24,6 +24,7 @@ from examples.corpora.distributions import (
     read_distribution,
     remove_downloads,
 )
+from examples.corpora.groups import GROUPS, group_of
 from examples.corpora.licences import PERMISSIVE
 from examples.corpora.near_duplicates import (
     BANDS,
@@ -44,7 +45,7 @@ from keras_bandgnn.programs.corpus_files import (
     read_lines,
     write_lines,
 )
-from keras_bandgnn.programs.functions import GROUPS, group_of, read_module
+from keras_bandgnn.programs.functions import read_module
 from keras_bandgnn.programs.python_source.files import reason_of
 from keras_bandgnn.programs.python_source.listing import SPLITS, split_of
 from keras_bandgnn.programs.python_source.tokens import decode
