@@ -1,7 +1,6 @@
 """Functions of a module, with the names that they see of it."""
 
 import ast
-import warnings
 from collections.abc import Iterator
 
 from keras_bandgnn.programs.python_source.scopes import (
@@ -10,7 +9,7 @@ from keras_bandgnn.programs.python_source.scopes import (
     ScopeBuilder,
     arguments_of,
 )
-from keras_bandgnn.programs.python_source.tokens import decode
+from keras_bandgnn.programs.python_source.tokens import decode, parse
 
 
 def read_module(path: str, source: str | bytes) -> dict:
@@ -31,7 +30,7 @@ def read_module(path: str, source: str | bytes) -> dict:
         SyntaxError: If it does not parse.
     """
     text = decode(source)
-    tree = _parsed(text)
+    tree = parse(text)
     scopes = ScopeBuilder(tree).scope_of
     signatures, functions = _functions(tree, text)
     return {
@@ -62,13 +61,7 @@ def read_functions(source: str | bytes) -> tuple[dict[str, list[str]], list[dict
         SyntaxError: If it does not parse.
     """
     text = decode(source)
-    return _functions(_parsed(text), text)
-
-
-def _parsed(text: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
+    return _functions(parse(text), text)
 
 
 def _functions(tree: ast.Module, text: str) -> tuple[dict[str, list[str]], list[dict]]:

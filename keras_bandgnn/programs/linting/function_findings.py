@@ -19,7 +19,7 @@ from keras_bandgnn.programs.linting.finding import FileFindings, Finding, Findin
 from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.python_source.files import reason_of
-from keras_bandgnn.programs.python_source.tokens import name_end
+from keras_bandgnn.programs.python_source.tokens import NewerSyntax, name_end
 from keras_bandgnn.programs.python_source.unit import TooLarge
 from keras_bandgnn.workers import ordered_map
 
@@ -124,6 +124,8 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
         elif graphs:
             encoded = [encode_function(graph, **encoding) for graph in graphs]
             file.graphs = FlatGraphs.from_graphs(encoded)
+    except NewerSyntax as error:
+        file = ReadFile(reasons=[str(error)])
     except Exception as error:
         # An unexpected error in one file must not end the whole check.
         file = ReadFile(error=reason_of(error))

@@ -8,12 +8,16 @@ import io
 import json
 import re
 import tokenize
-import warnings
 from collections.abc import Iterator
 
 from keras_bandgnn.programs.program_files import MAX_BYTES
 from keras_bandgnn.programs.python_source.listing import read_source
-from keras_bandgnn.programs.python_source.tokens import decode
+from keras_bandgnn.programs.python_source.tokens import (
+    UNPARSABLE,
+    NewerSyntax,
+    decode,
+    parse,
+)
 
 SUFFIXES = (".py", ".pyw", ".ipynb")
 # Notebooks hold pictures.
@@ -108,9 +112,11 @@ def _notebook(path: str, data: bytes) -> SourceCode:
     texts: list[str] = []
     starts, skipped, first = [], [], 1
     for number, text in sources:
-        code = _python_cell(text)
-        if code is None:
-            skipped.append(f"cell {number}: not Python")
+        try:
+            code = _python_cell(text)
+        except UNPARSABLE as error:
+            reason = error if isinstance(error, NewerSyntax) else "not Python"
+            skipped.append(f"cell {number}: {reason}")
             continue
         texts.append(code)
         starts.append((first, number))
@@ -127,14 +133,14 @@ def _cell_text(cell: dict) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _python_cell(text: str) -> str | None:
-    """Return the cell with its magics left out; None if it is not Python."""
-    if _parses(text):
+def _python_cell(text: str) -> str:
+    """Return the cell with its magics left out; raise an error if it is not Python."""
+    if _tree(text) is not None:
         return text
     lines = text.split("\n")
     if magic := _MAGIC_CELL.match(text):
         if magic[1] not in _PYTHON_CELLS:
-            return None
+            raise SyntaxError(f"a cell of {magic[1]}")
         lines[text[: magic.start(1)].count("\n")] = ""
     # Lines keep their numbers, and blocks their bodies. A command may go on after a
     # backslash.
@@ -150,19 +156,14 @@ def _python_cell(text: str) -> str | None:
         for line in lines
     ]
     code = "\n".join(lines)
-    return code if _parses(code) else None
-
-
-def _parses(text: str) -> bool:
-    return _tree(text) is not None
+    parse(code)
+    return code
 
 
 def _tree(text: str) -> ast.AST | None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text)
-    except (MemoryError, RecursionError, SyntaxError, ValueError):
+        return parse(text)
+    except UNPARSABLE:
         return None
 
 

@@ -11,6 +11,7 @@ from keras_bandgnn.programs.python_source.listing import (
     named_files,
     read_source,
 )
+from keras_bandgnn.programs.python_source.tokens import NewerSyntax
 from keras_bandgnn.workers import ordered_map
 
 DIED = (None, ["its process died"])
@@ -42,6 +43,8 @@ def read_file(path: str, name: str, max_bytes: int, options: dict) -> _Outcome:
 
 def reason_of(error: Exception) -> str:
     """Return why a file was skipped, in one line."""
+    if isinstance(error, NewerSyntax):
+        return str(error)
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 

@@ -3,8 +3,11 @@
 import ast
 import io
 import keyword
+import re
+import sys
 import token as token_types
 import tokenize
+import warnings
 
 _SKIPPED = {
     token_types.COMMENT,
@@ -38,6 +41,70 @@ def decode(source: str | bytes) -> str:
             raise SyntaxError(f"cannot decode as {encoding}: {error}") from error
     source = source.removeprefix("\ufeff")
     return source.replace("\r\n", "\n").replace("\r", "\n")
+
+
+UNPARSABLE = (MemoryError, RecursionError, SyntaxError, ValueError)
+"""Errors of `parse`."""
+
+# Syntax by the first version of Python that has it, in the line of an error.
+_NEWER = tuple(
+    (version, re.compile(pattern))
+    for version, pattern in (
+        ((3, 15), r"\s*lazy\s+(import|from)\b"),
+        # Python 2 has the name of a variable, such as e, after the comma.
+        ((3, 14), r"\s*except\*?\s+[\w.]+(\s*,\s*[\w.]*[A-Z]\w*)+\s*:"),
+        ((3, 14), r"(?i).*(?<![\w\"'])(t|tr|rt)[\"']"),
+        ((3, 13), r"\s*((async\s+)?def|class|type)\s+\w+\[[^\]()]*="),
+        ((3, 12), r"\s*((async\s+)?def|class)\s+\w+\["),
+        ((3, 12), r"\s*type\s+\w+\s*(\[.*\]\s*)?="),
+        # The quotes of an f-string again in its braces.
+        (
+            (3, 12),
+            r"(?i).*(?<![\w\"'])(f|fr|rf)([\"'])[^\"']*\{[^{}\"']*\2[^{}]*\}",
+        ),
+    )
+)
+# The same by parts of the messages of errors.
+_NEWER_MESSAGES = {
+    "f-string expression part": (3, 12),
+    "f-string: expressions nested": (3, 12),
+    "unpacking cannot be used in": (3, 15),
+}
+
+
+class NewerSyntax(SyntaxError):
+    """Error of source that is written for a newer Python than the one that runs."""
+
+
+def parse(text: str) -> ast.Module:
+    """Parse source without running it and without warnings.
+
+    Raises:
+        NewerSyntax: If it looks like source for a newer Python.
+        SyntaxError: If it does not parse otherwise.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except SyntaxError as error:
+        here, version = sys.version_info[:2], _version_of(error, text)
+        if version is None or version <= here:
+            raise
+        raise NewerSyntax(
+            f"needs Python {version[0]}.{version[1]} or later, and was read with "
+            f"Python {here[0]}.{here[1]}"
+        ) from error
+
+
+def _version_of(error: SyntaxError, text: str) -> tuple[int, int] | None:
+    """Return the first version of Python that may parse a text, None if none does."""
+    versions = [v for part, v in _NEWER_MESSAGES.items() if part in str(error.msg)]
+    lines, last = text.split("\n"), error.lineno or 0
+    # An error of an f-string may be reported in the line after it.
+    for line in lines[max(0, last - 2) : last]:
+        versions += [version for version, pattern in _NEWER if pattern.match(line)]
+    return max(versions, default=None)
 
 
 def name_end(line: str, column: int) -> int:

@@ -1,7 +1,6 @@
 """`SourceUnit`: the analysis of one file, computed once."""
 
 import ast
-import warnings
 from bisect import bisect_left, bisect_right
 
 from keras_bandgnn.programs.python_source.flow import StatementFlow
@@ -13,7 +12,7 @@ from keras_bandgnn.programs.python_source.scopes import (
     ScopeBuilder,
     Variable,
 )
-from keras_bandgnn.programs.python_source.tokens import Tokens, decode
+from keras_bandgnn.programs.python_source.tokens import Tokens, decode, parse
 
 MAX_TOKENS = 300_000
 MAX_POINTS = 10_000
@@ -42,9 +41,7 @@ class SourceUnit:
 
     def __init__(self, source: str | bytes) -> None:
         text = decode(source)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.tree = ast.parse(text)
+        self.tree = parse(text)
         self.tokens = Tokens(text)
         if len(self.tokens) > MAX_TOKENS:
             raise TooLarge(f"{len(self.tokens)} tokens, more than {MAX_TOKENS}")

@@ -255,3 +255,22 @@ def test_cached_findings_do_not_load_keras(task, tmp_path):
             timeout=300,
         )
         assert done.stdout.split()[-1] == loaded, done.stderr
+
+
+NEWER = """
+def first(left, right):
+    return left + right
+
+
+lazy import os
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="it is not newer")
+def test_newer_source_is_skipped_with_one_reason(task):
+    broken = SourceCode("b.py", "def f(:")
+    newer, wrong = FunctionFindings(task).check([SourceCode("a.py", NEWER), broken])
+    assert newer.error is None and not newer.findings
+    (reason,) = newer.skipped
+    assert reason.startswith("needs Python 3.15 or later")
+    assert wrong.error.startswith("SyntaxError")
