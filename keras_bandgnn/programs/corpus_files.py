@@ -16,6 +16,7 @@ from keras_bandgnn.data.reading import (
     reading,
     refuse_file,
 )
+from keras_bandgnn.programs.function_source import Signatures
 from keras_bandgnn.programs.python_source.listing import SPLITS
 
 SUMMARY = "corpus.json"
@@ -170,6 +171,7 @@ def _functions(files: list[Path]) -> Iterator[CorpusFunction]:
         package = {**package, "signatures": signatures}
         for module in modules:
             functions = module.pop("functions")
+            module["signatures"] = Signatures(module["signatures"])
             for item in functions:
                 yield CorpusFunction(
                     item["name"], item["line"], item["source"], module, package

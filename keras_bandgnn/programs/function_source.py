@@ -53,6 +53,18 @@ class FoundUsage:
     others: tuple[Variable, ...]
 
 
+class Signatures(dict):
+    """Names of parameters by qualified name of a function, in the order of the module.
+
+    All functions of a module share one, so that each looks up only the names in it.
+    """
+
+    @functools.cached_property
+    def positions(self) -> dict[str, int]:
+        """Qualified name -> position in the order of the module."""
+        return {name: position for position, name in enumerate(self)}
+
+
 class FunctionSource:
     """A function parsed with the names that it sees of its module.
 
@@ -83,10 +95,12 @@ class FunctionSource:
         name: str = "",
     ):
         self.source = source
+        if not isinstance(signatures, Signatures):
+            signatures = Signatures(signatures or {})
         self._context = (module_variables, signatures, name)
         variables = set(module_variables)
         head = " = ".join([*sorted(variables), "None"]) + "\n"
-        head += _definitions(source, variables, signatures or {}, name)
+        head += _definitions(source, variables, signatures, name)
         self.offset = head.count("\n")
         self.unit = SourceUnit(head + source)
         self.too_large = False
@@ -170,25 +184,23 @@ class FunctionSource:
 def _definitions(
     source: str,
     variables: set[str],
-    signatures: Mapping[str, Iterable[str]],
+    signatures: Signatures,
     name: str,
 ) -> str:
     """Return lines that define the names in a function, up to its first line."""
     indent = source[: len(source) - len(source.lstrip(" \t"))]
     owner, _, short_name = name.rpartition(".")
-    words = (
-        set(re.findall(r"\w+", source)) - variables - {short_name} if signatures else ()
-    )
+    words = set(re.findall(r"\w+", source)) - variables - {short_name}
+    qualified_names = {*words, *(f"{owner}.{word}" for word in words)}
+    qualified_names &= signatures.keys()
     module, methods = "", ""
-    for qualified, parameters in signatures.items():
+    for qualified in sorted(qualified_names, key=signatures.positions.__getitem__):
         holder, _, function = qualified.rpartition(".")
-        if function not in words:
-            continue
-        names = [item for item in parameters if not item.startswith("*")]
+        names = [item for item in signatures[qualified] if not item.startswith("*")]
         line = f"def {function}({', '.join(names)}): pass\n"
         if not holder:
             module += line
-        elif holder == owner and indent:
+        elif indent:
             methods += indent + line
     if not indent:
         return module + "\n"

@@ -13,7 +13,7 @@ import numpy as np
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.programs.encode_functions import encode_function
 from keras_bandgnn.programs.function_graphs import graph_of
-from keras_bandgnn.programs.function_source import FunctionSource
+from keras_bandgnn.programs.function_source import FunctionSource, Signatures
 from keras_bandgnn.programs.functions import read_functions
 from keras_bandgnn.programs.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.programs.linting.source_code import SourceCode
@@ -106,6 +106,7 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
     file = ReadFile()
     try:
         signatures, functions = read_functions(text)
+        signatures = Signatures(signatures)
         for item in functions:
             name = item["name"]
             try:

@@ -274,3 +274,36 @@ def test_newer_source_is_skipped_with_one_reason(task):
     (reason,) = newer.skipped
     assert reason.startswith("needs Python 3.15 or later")
     assert wrong.error.startswith("SyntaxError")
+
+
+FUNCTION = "def f{}(left, right):\n    return left + right\n"
+CLASS = """
+class C{}:
+    def get(self, key):
+        return key
+
+    def run(self, key):
+        return self.get(key)
+"""
+
+
+@pytest.mark.parametrize("definition", [FUNCTION, CLASS])
+def test_the_time_of_a_file_is_linear_in_its_functions(definition):
+    def calls(count):
+        text = "".join(definition.format(k) for k in range(count))
+        total = 0
+
+        def profile(frame, event, argument):
+            nonlocal total
+            total += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            file = read_file(text, None)
+        finally:
+            sys.setprofile(None)
+        assert len(file.functions) == definition.count("def ") * count
+        return total
+
+    calls(10)  # fills caches
+    assert calls(1000) < 10.5 * calls(100)
