@@ -5,16 +5,17 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.programs.encode import encode_program
-from keras_bandgnn.programs.program_files import MAX_BYTES, Named
+from keras_bandgnn.programs.program_files import MAX_BYTES
 from keras_bandgnn.programs.python_source.files import reason_of
 from keras_bandgnn.programs.python_source.instances import InstanceBuilder, Usage
 from keras_bandgnn.programs.python_source.listing import read_source
+from keras_bandgnn.programs.python_source.tokens import NewerSyntax
 from keras_bandgnn.programs.python_source.unit import SourceUnit
 from keras_bandgnn.programs.varmisuse import read_varmisuse
 from keras_bandgnn.workers import ordered_map
@@ -50,28 +51,33 @@ class UsagePieces:
 
 
 def usage_jobs(
-    kind: str, files: Named, options: Mapping[str, Any], encoding: Mapping[str, Any]
+    kind: str,
+    path: str,
+    name: str,
+    options: Mapping[str, Any],
+    encoding: Mapping[str, Any],
+    text: str | None = None,
 ) -> list[tuple]:
-    """Return arguments of `read_usages`, with several jobs for a long file.
+    """Return arguments of `read_usages`, with several jobs for long source.
 
     Args:
         kind: "python" or "varmisuse", from `find_programs`.
-        files: (path, name) pairs.
+        path: The file.
+        name: Its name for `info` and seeds.
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
+        text: Source to read in place of the file.
     """
-    options, encoding = dict(options), dict(encoding)
-    jobs = []
-    for path, name in files:
-        parts = 1
-        if kind == "python" and options.get("max_instances") is None:
-            try:
-                parts = 1 + min(os.path.getsize(path), MAX_BYTES) // _JOB_BYTES
-            except OSError:
-                parts = 1  # reading it reports the error
-        for part in range(parts):
-            jobs.append((kind, path, name, options, encoding, (part, parts)))
-    return jobs
+    options, encoding, size = dict(options), dict(encoding), 0
+    if kind == "python" and options.get("max_instances") is None:
+        # Reading the file reports an error.
+        with contextlib.suppress(OSError):
+            size = len(text) if text is not None else os.path.getsize(path)
+    parts = 1 + min(size, MAX_BYTES) // _JOB_BYTES
+    return [
+        (kind, path, name, options, encoding, text, (part, parts))
+        for part in range(parts)
+    ]
 
 
 def read_usages(
@@ -80,96 +86,56 @@ def read_usages(
     name: str,
     options: Mapping[str, Any],
     encoding: Mapping[str, Any],
+    text: str | None,
     part: tuple[int, int],
     start: int = 0,
 ) -> UsagePieces:
     """Read and encode a part of the usages of a file, or the beginning of the part.
 
-    Args:
-        kind: "python" or "varmisuse".
-        path: The file.
-        name: Its name for `info` and seeds.
-        options: Options of `program_graphs`, for Python source.
-        encoding: Options of `encode_program`.
-        part: Index of the part and number of parts.
-        start: Number of usages read by earlier calls, from `following`.
+    See `usage_jobs` for the arguments; `part` is the index of a part and the number of
+    parts, `start` the number of usages read by earlier calls, from `following`.
     """
+    outcome = UsagePieces([])
     try:
         if kind == "python":
-            source = read_source(path, MAX_BYTES)
-            outcome = text_usages(source, name, options, encoding, part, start)
+            source = read_source(path, MAX_BYTES) if text is None else text
+            graphs = _python_graphs(
+                source, name, options, encoding, part, start, outcome
+            )
         else:
-            outcome = UsagePieces([])
             programs = read_varmisuse(path, on_error="skip", report=outcome.reasons)
             graphs = (encode_program(p.shuffled(), **encoding) for p in programs)
-            outcome.pieces += _in_pieces(graphs)
+        outcome.pieces += _in_pieces(graphs)
+    except NewerSyntax as error:
+        outcome.reasons.append(str(error))
     except Exception as error:
         # An unexpected error in one file must not abort the whole tree.
         return UsagePieces(None, [reason_of(error)])
-    for piece in outcome.pieces or ():
+    for piece in outcome.pieces:
         for info in piece.info:
             # The path for editors; the name is relative to a folder.
             info["path"] = path
     return outcome
 
 
-def text_usages(
-    source: str | bytes,
-    name: str,
-    options: Mapping[str, Any],
-    encoding: Mapping[str, Any],
-    part: tuple[int, int],
-    start: int = 0,
-) -> UsagePieces:
-    """Run `read_usages` for a text that may not be in a file.
-
-    Args:
-        source: Python source.
-        name: See `read_usages`.
-        options: See `read_usages`.
-        encoding: See `read_usages`.
-        part: See `read_usages`.
-        start: See `read_usages`.
-    """
-    outcome = UsagePieces([])
-    try:
-        graphs = _python_graphs(source, name, options, encoding, part, start, outcome)
-        outcome.pieces += _in_pieces(graphs)
-    except Exception as error:
-        return UsagePieces(None, [reason_of(error)])
-    return outcome
-
-
-def text_jobs(
-    source: str, name: str, options: Mapping[str, Any], encoding: Mapping[str, Any]
-) -> list[tuple]:
-    """Return arguments of `text_usages`, with several jobs for a long text."""
-    parts = 1 + len(source) // _JOB_BYTES
-    return [
-        (source, name, dict(options), dict(encoding), (part, parts))
-        for part in range(parts)
-    ]
-
-
 def usage_outcomes(
-    function: Callable, jobs: list[tuple], processes: int, here: bool
+    jobs: list[tuple], processes: int, here: bool
 ) -> Iterator[tuple[tuple, UsagePieces]]:
     """Yield each job with its outcome, and with those at which it continues.
 
     Args:
-        function: `read_usages` or `text_usages`.
-        jobs: Their arguments.
+        jobs: Arguments of `read_usages`.
         processes: See `ordered_map`.
         here: See `ordered_map`.
     """
     died = UsagePieces(None, ["its process died"])
-    outcomes = ordered_map(function, jobs, processes, died, here=here)
+    outcomes = ordered_map(read_usages, jobs, processes, died, here=here)
     with contextlib.closing(outcomes):
         for job, outcome in zip(jobs, outcomes, strict=True):
             yield job, outcome
             while outcome.following is not None:
                 # A function too long for one job is read as the model consumes it.
-                outcome = function(*job, outcome.following)
+                outcome = read_usages(*job, outcome.following)
                 yield job, outcome
 
 

@@ -203,8 +203,8 @@ def test_a_long_file_in_parts_gives_what_it_gives_whole(tmp_path, monkeypatch):
     found = {}
     for size in (200, 1 << 20):
         monkeypatch.setattr(usage_pieces, "_JOB_BYTES", size)
-        named = [(str(file), "long.py")]
-        jobs = usage_pieces.usage_jobs("python", named, {"steps": 2}, {})
+        reading = {"steps": 2}
+        jobs = usage_pieces.usage_jobs("python", str(file), "long.py", reading, {})
         pieces = [p for job in jobs for p in usage_pieces.read_usages(*job).pieces]
         found[size] = [graph for piece in pieces for graph in piece]
         assert (len(jobs) > 1) == (size == 200)
@@ -223,7 +223,7 @@ def test_a_function_too_long_for_a_job_is_read_in_several(
     file = tmp_path / "long.py"
     file.write_text(f"def f(a, b):\n    return [{'a, b, ' * 40}]\n")
     job, *others = usage_pieces.usage_jobs(
-        "python", [(str(file), "long.py")], {"steps": 2}, {}
+        "python", str(file), "long.py", {"steps": 2}, {}
     )
     assert not others
     (whole,) = [usage_pieces.read_usages(*job)]

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
-import heapq
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -154,11 +154,7 @@ def source_pieces(
 ) -> Iterator:
     """Yield the graphs of the files that the command line names, file by file."""
     from keras_bandgnn.programs.program_files import find_programs
-    from keras_bandgnn.programs.usage_pieces import (
-        read_usages,
-        usage_jobs,
-        usage_outcomes,
-    )
+    from keras_bandgnn.programs.usage_pieces import usage_jobs, usage_outcomes
 
     encoder = task.preprocessor.graph_layers[0]
     reading = reading_options(task, options)
@@ -166,14 +162,14 @@ def source_pieces(
     filenames: set[str] = set()
     for path in options.paths:
         kind, splits = find_programs(path, options.exclude, "none")
-        files = [file for split_files in splits.values() for file in split_files]
-        files = [file for file in files if file[0] not in filenames]
-        filenames.update(path for path, _ in files)
-        jobs += usage_jobs(kind, files, reading, encoder.options)
+        for file, name in itertools.chain.from_iterable(splits.values()):
+            if file not in filenames:
+                jobs += usage_jobs(kind, file, name, reading, encoder.options)
+            filenames.add(file)
     coverage.files = len(filenames)
     # One core is reserved for the model.
     processes = options.processes or max(1, (os.cpu_count() or 1) - 1)
-    outcomes = usage_outcomes(read_usages, jobs, processes, here=len(jobs) == 1)
+    outcomes = usage_outcomes(jobs, processes, here=len(jobs) == 1)
     failed = False
     with contextlib.closing(outcomes):
         for (_, path, *_, (part, parts)), outcome in outcomes:
@@ -249,9 +245,10 @@ def predict_usages(task, options: argparse.Namespace) -> int:
             write = report.write_output
         elif options.json is not None:
             write = stack.enter_context(atomic_write(options.json)).write
+        places: set[tuple] = set()
         for piece, logits in JointSelection(task, layers).predict(pieces):
             report_progress(*position)
-            for item in _suspicions(piece, logits, best.seen):
+            for item in _suspicions(piece, logits, places):
                 coverage.usages += 1
                 if item is None or item.share_suggested < options.threshold:
                     continue
@@ -283,20 +280,17 @@ class _Best:
 
     def __init__(self, limit: int):
         self.count = 0
-        self.seen: set = set()
         self._limit = limit
-        self._heap: list[tuple[float, int, object]] = []
+        self._items: list = []
 
     def add(self, item) -> None:
         self.count += 1
-        entry = (-item.ratio, -self.count, item)
-        if len(self._heap) < self._limit:
-            heapq.heappush(self._heap, entry)
-        else:
-            heapq.heappushpop(self._heap, entry)
+        self._items.append(item)
+        if len(self._items) > 2 * self._limit:
+            self._items = self.ranked()
 
     def ranked(self) -> list:
-        return [item for *_, item in sorted(self._heap, reverse=True)]
+        return sorted(self._items, key=lambda item: item.ratio)[: self._limit]
 
 
 def _suspicions(piece, logits, seen: set) -> Iterator:

@@ -11,7 +11,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.programs.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.programs.python_source.tokens import name_end
-from keras_bandgnn.programs.usage_pieces import text_jobs, text_usages, usage_outcomes
+from keras_bandgnn.programs.usage_pieces import usage_jobs, usage_outcomes
 
 # Characters whose files are read by one pool of processes.
 _CHUNK = 4_000_000
@@ -83,11 +83,13 @@ class UsageFindings(FindingSource):
         jobs = [
             job
             for file in reading
-            for job in text_jobs(file.code.text, "", self._reading, self._encoding)
+            for job in usage_jobs(
+                "python", "", "", self._reading, self._encoding, file.code.text
+            )
         ]
         small = sum(len(file.code.text) for file in reading) < _SMALL
         processes = 1 if small else self._processes
-        outcomes = usage_outcomes(text_usages, jobs, processes, here=small)
+        outcomes = usage_outcomes(jobs, processes, here=small)
         with contextlib.closing(outcomes):
             for (*_, (part, parts)), outcome in outcomes:
                 file = reading[0]
