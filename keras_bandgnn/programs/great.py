@@ -1,17 +1,14 @@
 """Reads the variable-misuse files of Hellendoorn et al. (ICLR 2020)."""
 
-import ast
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from keras_bandgnn.checks import one_of
 from keras_bandgnn.programs.function_graphs import function_graph
 from keras_bandgnn.programs.program_graph import FunctionGraph
-from keras_bandgnn.programs.varmisuse import Paths, sample_files, samples
+from keras_bandgnn.programs.python_source.tokens import UNPARSABLE, parse
+from keras_bandgnn.programs.varmisuse import Paths, read_samples
 
 _MARKS = ("#NEWLINE#", "#INDENT#", "#UNINDENT#")
 _STRING = re.compile("[a-zA-Z]{0,2}['\"]")
@@ -102,29 +99,7 @@ def read_great(
     >>> for example in read_great("dev", on_error="skip", report=skipped):
     ...     graph = example.graph()  # doctest: +SKIP
     """
-    one_of("on_error", on_error, ("raise", "skip"))
-    return _examples(sample_files(path), on_error == "skip", report)
-
-
-def _examples(
-    files: list[Path], skip: bool, report: list[str] | None
-) -> Iterator[GreatExample]:
-    for file in files:
-        for where, sample in samples(file):
-            where = f"{file}, {where}"
-            try:
-                if isinstance(sample, Exception):
-                    raise ValueError(f"{where}: {sample}") from sample
-                example = _example(sample, where)
-            except ValueError as error:
-                if not skip:
-                    raise
-                if report is None:
-                    warnings.warn(f"Skipped: {error}", stacklevel=3)
-                else:
-                    report.append(str(error))
-                continue
-            yield example
+    return read_samples(path, _example, on_error, report)
 
 
 def _example(sample: Any, where: str) -> GreatExample:
@@ -199,10 +174,8 @@ def _source(tokens: list[str]) -> tuple[str, list[tuple[int, int] | None]]:
 
 def _parse(source: str, where: str) -> None:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(source)
-    except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
+        parse(source)
+    except UNPARSABLE as error:
         raise ValueError(
             f"{where}: Expected tokens of a function in Python 3. Received: "
             f"{type(error).__name__}: {error}. Leave such examples out with "

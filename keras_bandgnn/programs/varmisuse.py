@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -177,8 +177,7 @@ def read_varmisuse(
     <source> width
     <source> height
     """
-    one_of("on_error", on_error, ("raise", "skip"))
-    return _programs(sample_files(path), on_error == "skip", report)
+    return read_samples(path, from_sample, on_error, report)
 
 
 def write_varmisuse(
@@ -294,15 +293,24 @@ def sample_files(path: Paths) -> list[Path]:
     return [path]
 
 
-def _programs(
-    files: list[Path], skip: bool, report: list[str] | None
-) -> Iterator[ProgramGraph]:
+def read_samples(
+    path: Paths, convert: Callable, on_error: str, report: list[str] | None
+) -> Iterator[Any]:
+    """Return `convert(sample, where)` of each sample; see `read_varmisuse`."""
+    one_of("on_error", on_error, ("raise", "skip"))
+    return _converted(sample_files(path), convert, on_error == "skip", report)
+
+
+def _converted(
+    files: list[Path], convert: Callable, skip: bool, report: list[str] | None
+) -> Iterator[Any]:
     for file in files:
         for where, sample in samples(file):
+            where = f"{file}, {where}"
             try:
                 if isinstance(sample, Exception):
-                    raise ValueError(f"{file}, {where}: {sample}") from sample
-                program = from_sample(sample, f"{file}, {where}")
+                    raise ValueError(f"{where}: {sample}") from sample
+                item = convert(sample, where)
             except ValueError as error:
                 if not skip:
                     raise
@@ -311,7 +319,7 @@ def _programs(
                 else:
                     report.append(str(error))
                 continue
-            yield program
+            yield item
 
 
 def _write(
