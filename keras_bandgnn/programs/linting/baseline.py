@@ -57,6 +57,7 @@ class Baseline:
 
         Raises:
             FileNotFoundError: If there is no such file.
+            OSError: If it cannot be read.
             ValueError: If it is not a baseline.
         """
         try:
@@ -68,13 +69,15 @@ class Baseline:
                 key, count = tuple(entry[name] for name in _FIELDS), entry["count"]
                 if not all(isinstance(text, str) for text in key):
                     raise TypeError("a value that is not text")
-                self._counts[key] += int(count)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f"Expected a file of known findings. Received: {self._file}, which "
-                "does not exist. Write it with --write-baseline, or check the path."
+                if type(count) is not int or count < 1:
+                    raise ValueError(f"a count of {count!r}")
+                self._counts[key] += count
+        except OSError as error:
+            raise type(error)(
+                f"Expected a file of known findings. Received: {self._file}: "
+                f"{error.strerror}. Write it with --write-baseline, or check the path."
             ) from error
-        except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as e:
+        except (KeyError, RecursionError, TypeError, ValueError) as e:
             raise ValueError(
                 f"Expected a baseline of version {_VERSION} in {self._file}. Received: "
                 f"{type(e).__name__}: {e}. Write it again with --write-baseline."

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 from keras_bandgnn.config import cache_folder
@@ -29,7 +30,9 @@ def default_folder() -> Path:
 
 def model_key(preset: Path) -> str:
     """Return a digest of a preset's files and of the library's version."""
-    digest = hashlib.sha256(f"{_VERSION} {__version__}".encode())
+    # Another Python may read syntax that this one does not.
+    python = sys.version_info[:2]
+    digest = hashlib.sha256(f"{_VERSION} {__version__} {python}".encode())
     for name in NAMES:
         with contextlib.suppress(FileNotFoundError), open(preset / name, "rb") as file:
             digest.update(name.encode() + hashlib.file_digest(file, "sha256").digest())
@@ -64,13 +67,20 @@ class FindingCache:
         try:
             with open(file, "rb") as stream:
                 entry = json.loads(stream.read())
-            findings = tuple(_finding(code.path, row) for row in entry["findings"])
-            if any(not 1 <= f.line <= len(code.lines) for f in findings):
-                raise ValueError("a line that the file does not have")
-            skipped = tuple(map(str, entry["skipped"]))
+            findings = tuple(_finding(code, row) for row in entry["findings"])
+            skipped = tuple(entry["skipped"])
+            if not all(isinstance(reason, str) for reason in skipped):
+                raise TypeError("a reason that is not text")
             # The oldest are removed first.
             os.utime(file)
-        except (OSError, KeyError, RecursionError, TypeError, ValueError):
+        except (
+            KeyError,
+            OSError,
+            OverflowError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ):
             return None
         return FileFindings(code, findings, (*code.skipped, *skipped))
 
@@ -112,16 +122,22 @@ class FindingCache:
                 size -= bytes_
 
 
-def _finding(path: str, row: list) -> Finding:
+def _finding(code: SourceCode, row: list) -> Finding:
     values = dict(zip(_FIELDS, row, strict=True))
     values["candidates"] = tuple((str(n), float(p)) for n, p in values["candidates"])
-    finding = Finding(path=path, **values)
+    finding = Finding(path=code.path, **values)
     numbers = (finding.line, finding.column, finding.end_column)
     texts = (finding.used, finding.suggested, finding.function)
+    shares = (finding.confidence, *(share for _, share in finding.candidates))
+    # Shares in single precision may exceed 1 a little.
     if not (
         all(type(number) is int for number in numbers)
         and all(type(text) is str for text in texts)
-        and type(finding.confidence) is float
+        and all(type(share) is float and 0 <= share <= 1.001 for share in shares)
+        and finding.cell is None
+        and 1 <= finding.line <= len(code.lines)
+        and 1 <= finding.column < finding.end_column
+        and finding.end_column <= len(code.lines[finding.line - 1]) + 1
     ):
-        raise ValueError("not an entry of the cache")
+        raise ValueError("not an entry of the cache for this text")
     return finding

@@ -145,7 +145,7 @@ def test_baseline(source, tree, capfd):
         assert code == 1 and len(places(out)) == 1 and "a.py:4:5" in out
     os.chdir(tree)
     code, _, err = check(capfd, ".", "--baseline", "nowhere.json")
-    assert code == 2 and "nowhere.json, which does not exist. Write it with --w" in err
+    assert code == 2 and "nowhere.json: No such file or directory. Write it with" in err
 
 
 def test_baselines_that_cannot_be_written(source, tree, capfd):

@@ -8,6 +8,8 @@ from keras_bandgnn.programs.linting.baseline import Baseline, fingerprints
 from tests.programs.linting.samples import result
 
 TEXT = "x = bad_a\ny = bad_b\ny = bad_b\n"
+ENTRY = {name: "x" for name in ("path", "function", "used", "suggested", "code")}
+ENTRY["count"] = 1
 
 
 def test_moved_lines_are_known_and_new_ones_are_not(tmp_path):
@@ -32,7 +34,20 @@ def test_fingerprints_are_distinct_and_stay(tmp_path):
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "{}", '{"version": 2, "findings": []}', '{"version": 1}', "[" * 9999]
-    + [json.dumps({"version": 1, "findings": [entry]}) for entry in (1, {}, [])],
+    + [json.dumps({"version": 1, "findings": [entry]}) for entry in (1, {}, [])]
+    + [
+        json.dumps({"version": 1, "findings": [{**ENTRY, **change}]})
+        for change in (
+            {"count": -1},
+            {"count": True},
+            {"count": "2"},
+            {"count": 1.5},
+            {"count": float("nan")},
+            {"count": float("inf")},
+            {"path": None},
+            {"code": 7},
+        )
+    ],
 )
 def test_what_is_no_baseline(content, tmp_path):
     (tmp_path / "known.json").write_text(content)
@@ -40,6 +55,7 @@ def test_what_is_no_baseline(content, tmp_path):
         Baseline(tmp_path / "known.json").read()
 
 
-def test_no_baseline(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Write it with --write-baseline"):
-        Baseline(tmp_path / "known.json").read()
+@pytest.mark.parametrize("name", ["known.json", "n" * 300, ""])
+def test_no_baseline(name, tmp_path):
+    with pytest.raises(OSError, match="Expected a file .* Write it with --write-base"):
+        Baseline(tmp_path / name).read()

@@ -1,11 +1,12 @@
 """Findings on disk: by content and model, of bounded size, whatever is in the files."""
 
 import dataclasses
+import json
 import os
 
 import pytest
 
-from keras_bandgnn.programs.linting.cache import FindingCache, model_key
+from keras_bandgnn.programs.linting.cache import _FIELDS, FindingCache, model_key
 from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.saving.preset_paths import home
 from tests.programs.linting.samples import result
@@ -30,7 +31,43 @@ def test_entries_are_found_by_content_and_model(tmp_path):
     assert len(files(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("change", [b"", b"{", b"[]", b'{"findings": [[1]]}', None])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("confidence", float("nan")),
+        ("confidence", float("inf")),
+        ("confidence", 7.0),
+        ("confidence", "0.9"),
+        ("candidates", [["a", float("nan")]]),
+        ("candidates", [["a", -1.0]]),
+        ("candidates", [["a"]]),
+        ("candidates", [["a", 10**400]]),
+        ("line", 0),
+        ("line", True),
+        ("column", -5),
+        ("end_column", -5),
+        ("end_column", 99),
+        ("used", None),
+        ("function", ["f"]),
+        ("cell", 3),
+        ("cell", "wrong"),
+    ],
+)
+def test_entries_with_wrong_values_count_as_missing(name, value, tmp_path):
+    cache, entry = FindingCache(tmp_path, "model"), result(TEXT)
+    cache.put(entry)
+    (file,) = files(tmp_path)
+    content = json.loads(file.read_bytes())
+    content["findings"][0][_FIELDS.index(name)] = value
+    file.write_text(json.dumps(content))
+    assert cache.get(entry.code) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [b"", b"{", b"[]", b'{"findings": [[1]]}', None]
+    + [b'{"findings": [], "skipped": [1]}', b'{"findings": [], "skipped": null}'],
+)
 def test_broken_entries_count_as_missing(change, tmp_path):
     cache, found = FindingCache(tmp_path, "model"), result(TEXT)
     cache.put(found)
