@@ -95,12 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file for the findings; standard output if omitted",
     )
-    group.add_argument(
-        "--html",
-        type=shared.written_file,
-        metavar="FILE",
-        help="also write a page with the code, candidates and filters",
-    )
     group = parser.add_argument_group("speed")
     group.add_argument(
         "--cache-dir",
@@ -153,7 +147,7 @@ def _check_baseline(options: argparse.Namespace) -> None:
             "Expected --write-baseline without --diff, since a baseline has the "
             "findings of whole files. Received: both"
         )
-    unused = ["output", "html"] + ["format"] * (options.format != "text")
+    unused = ["output"] + ["format"] * (options.format != "text")
     shared.reject_unused_options(
         options,
         dict.fromkeys(unused, "findings"),
@@ -293,10 +287,6 @@ def run(options: argparse.Namespace) -> int:
         report.remark(f"{options.baseline}: {count} known findings")
         return 2 if outcome.errors else 0
     _write(options.output, FORMATS[options.format](outcome))
-    if options.html is not None:
-        from keras_bandgnn.programs.linting.html_report import page
-
-        _write(options.html, page(outcome))
     if options.format != "text" or options.output is not None:
         report.remark(outcome.summary)
     if outcome.errors:

@@ -100,13 +100,6 @@ def test_formats_and_files(name, source, tree, tmp_path, capfd):
         json.loads(printed)
 
 
-def test_page(source, tree, tmp_path, capfd):
-    file = tmp_path / "page.html"
-    code, out, _ = check(capfd, ".", "--html", str(file))
-    assert code == 1 and len(places(out)) == 2
-    assert file.read_text().count("<article ") == 2
-
-
 def test_comments_silence_findings(source, tree, capfd):
     (tree / "a.py").write_text("x = bad_a  # bandgnn: ignore\ny = bad_b\n")
     (tree / "sub" / "b.py").write_text("# bandgnn: ignore-file\nx = bad_a\n")
@@ -153,7 +146,6 @@ def test_baselines_that_cannot_be_written(source, tree, capfd):
     for more, message in (
         ([], "Expected --baseline FILE"),
         (["--baseline", "k.json", "--diff", "HEAD"], "without --diff"),
-        (["--baseline", "k.json", "--html", "p.html"], "Received: --html"),
         (["--baseline", "k.json", "--output", "k.txt"], "Received: --output"),
         (["--baseline", "k.json", "--format", "json"], "Received: --format"),
         (["--baseline", "nodir/k.json"], "in a folder that exists"),
