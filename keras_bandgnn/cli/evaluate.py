@@ -6,6 +6,7 @@ of such, a file or folder of structures, too.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 from keras_bandgnn import plugins
@@ -32,7 +33,7 @@ def check_kind(task, options: argparse.Namespace) -> None:
         unused = dict.fromkeys(names, "regression models")
         reader = "a node selection model"
         advice = "Pass a store or program files."
-        if (Path(options.data) / "store.json").is_file():
+        if os.path.isfile(os.path.join(options.data, "store.json")):
             unused |= dict.fromkeys(shared.READING, "program files")
             reader = "a store"
             advice = "Leave them out: the graphs of a store are compiled already."

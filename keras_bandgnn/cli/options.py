@@ -181,9 +181,13 @@ def path(text: str) -> Path:
 def written_file(text: str) -> Path:
     """Parse the path of a file to write in an existing folder, for argparse."""
     file = Path(text)
-    if not text or file.is_dir():
+    if not text or os.path.isdir(file):
         raise argparse.ArgumentTypeError(f"must be a file, is {text!r}")
-    if not file.parent.is_dir():
+    if (size := len(os.fsencode(file.name))) > 255:
+        raise argparse.ArgumentTypeError(
+            f"must have a name of at most 255 bytes, is one of {size}"
+        )
+    if not os.path.isdir(file.parent):
         raise argparse.ArgumentTypeError(
             f"must be in a folder that exists, is {text!r}"
         )

@@ -12,6 +12,7 @@ for a wrong command line, an unreadable file, or nothing to check.
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         return structures.predict(task, options)
     check_kind(task, options)
     selects_nodes = isinstance(task, NodeSelector)
-    stores = [path for path in options.paths if (path / "store.json").is_file()]
+    stores = [path for path in options.paths if os.path.isfile(path / "store.json")]
     if len(options.paths) > 1 and (stores or not selects_nodes):
         raise ValueError(
             "Expected one store or data set, or any number of files and folders of "

@@ -348,7 +348,7 @@ def _restore(path: Path) -> None:
 def restore_replaced(path: str | os.PathLike) -> None:
     """Restore a folder whose replacement was interrupted between two renames."""
     path = Path(path)
-    if _replaced(path).is_dir() and not os.path.lexists(path):
+    if os.path.isdir(_replaced(path)) and not os.path.lexists(path):
         # A writer that is between the two renames holds the lock for a moment.
         with contextlib.suppress(OSError, RuntimeError):
             with FolderLock(path, create=False, wait=10):

@@ -41,7 +41,7 @@ def find_programs(
     path = as_path("path", path)
     exclude = strings("exclude", exclude)
     one_of("by", by, ("file", "package", "none"))
-    if not path.exists():
+    if not os.path.exists(path):
         raise FileNotFoundError(
             f"Expected a file or folder at {path}. Received: no such path. Check it."
         )

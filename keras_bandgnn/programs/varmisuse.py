@@ -283,9 +283,9 @@ def sample_files(path: Paths) -> list[Path]:
     if isinstance(path, Iterable) and not isinstance(path, str | bytes | Mapping):
         return [file for entry in path for file in sample_files(entry)]
     path = as_path("path", path)
-    if path.is_dir():
+    if os.path.isdir(path):
         return sorted(f for f in path.iterdir() if f.name.endswith(_SUFFIXES))
-    if not path.exists():
+    if not os.path.exists(path):
         raise FileNotFoundError(
             f"Expected `path` to be a file or folder. Received: {path}, which does not "
             "exist. Check the path."

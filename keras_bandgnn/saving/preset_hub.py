@@ -6,6 +6,7 @@ The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
 """
 
 import difflib
+import os
 from pathlib import Path
 
 from keras_bandgnn.checks import as_path, boolean, string
@@ -83,15 +84,15 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     if str(preset).startswith("hf://"):
         return download(str(preset))
     restore_replaced(folder)
-    if (folder / file).is_file():
+    if os.path.isfile(folder / file):
         return folder
-    if (folder / ENSEMBLE).is_file():
+    if os.path.isfile(folder / ENSEMBLE):
         raise ValueError(
             f"Expected `preset` to hold one model. Received: {folder}, an ensemble. "
             f"Name the folder of a member, such as {folder / 'member_0'}. In Python, "
             "call Ensemble.from_preset(...)."
         )
-    if (folder / LAPLACE).is_file():
+    if os.path.isfile(folder / LAPLACE):
         raise ValueError(
             f"Expected `preset` to hold one model. Received: {folder}, a task with the "
             f"posterior of its last layer. Name the folder {folder / 'task'}. In "

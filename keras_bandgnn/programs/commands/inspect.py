@@ -7,6 +7,7 @@ Figure 1.
 """
 
 import argparse
+import os
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
@@ -54,7 +55,7 @@ def measure(options: argparse.Namespace) -> dict:
     from keras_bandgnn.programs.models.program_store import bandwidths, compiled_files
     from keras_bandgnn.programs.program_files import find_programs
 
-    if (options.data / "store.json").is_file():
+    if os.path.isfile(options.data / "store.json"):
         if options.subtokens or options.steps or options.split or options.ordering:
             raise shared.OptionError(
                 "Expected --subtokens, --steps, --split and --ordering with program "

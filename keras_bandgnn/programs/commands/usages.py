@@ -18,7 +18,7 @@ from keras_bandgnn.cli.training_callbacks import progress_lines
 def check_sources(task, paths: Sequence[Path]) -> None:
     """Reject folders of several stores, and models that cannot encode source code."""
     for path in paths:
-        if (path / "test" / "store.json").is_file():
+        if os.path.isfile(path / "test" / "store.json"):
             raise ValueError(
                 f"Expected a store or program files. Received: {path}, which holds "
                 f"several stores. Name one, such as {path / 'test'}."
@@ -45,7 +45,7 @@ def load_graphs(task, data: Path, options: argparse.Namespace):
     from keras_bandgnn.programs.models.program_store import compiled_files
     from keras_bandgnn.programs.program_files import find_programs
 
-    if (data / "store.json").is_file():
+    if os.path.isfile(data / "store.json"):
         return open_store(data)
     check_sources(task, [data])
     kind, splits = find_programs(data, options.exclude, "none")
@@ -221,7 +221,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     coverage, best = Coverage(), _Best(options.top)
     layers = task.preprocessor.graph_layers if task.preprocessor is not None else []
     first = options.paths[0]
-    store = (first / "store.json").is_file()
+    store = os.path.isfile(first / "store.json")
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(report.progress("predict", "usages"))
 

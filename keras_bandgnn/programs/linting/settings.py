@@ -56,7 +56,7 @@ def find_settings(paths: Iterable[str | os.PathLike]) -> Settings:
         return Settings()
     for folder in (common, *common.parents):
         file = folder / "pyproject.toml"
-        table = _table(file) if file.is_file() else None
+        table = _table(file) if os.path.isfile(file) else None
         if table is not None:
             return _settings(file, table)
     return Settings()
@@ -121,7 +121,7 @@ def _settings(file: Path, table: dict[str, Any]) -> Settings:
         "min-confidence", int | float, "a probability, 0 to 1", lambda p: 0 <= p <= 1
     )
     model = value("model", str, "the folder or name of a preset", bool)
-    if model is not None and (file.parent / model).is_dir():
+    if model is not None and os.path.isdir(file.parent / model):
         model = str(file.parent / model)
     return Settings(
         file=file,

@@ -342,3 +342,22 @@ def test_hook_of_pre_commit(source, tree, capfd):
 def test_other_models_are_refused(tree, capfd):
     code, _, err = check(capfd, ".", "--model", "schnet_qm9_u0")
     assert code == 2 and "Expected a model that finds wrong variables" in err
+
+
+def test_names_that_are_too_long(source, tree, capfd):
+    name = "n" * 300
+    for arguments in (["--output", name], ["--format", "html"]):
+        with pytest.raises(SystemExit, match="2"):
+            check(capfd, ".", *arguments)
+        err = capfd.readouterr().err
+        assert "at most 255 bytes" in err or "sarif" in err
+    for arguments in (
+        [name],
+        [f"{name}/a.py"],
+        [".", "--model", name],
+        [".", "--baseline", name],
+        [".", "--baseline", name, "--write-baseline"],
+    ):
+        code, out, err = check(capfd, *arguments)
+        assert (code, out) == (2, "")
+        assert "Expected" in err or "at most 255 bytes" in err
