@@ -158,14 +158,14 @@ def make_server(options: argparse.Namespace):
         uri = params.text_document.uri
         fixes = []
         for diagnostic in params.context.diagnostics:
-            data = diagnostic.data
-            if diagnostic.source != "bandgnn" or not data:
+            names = replacement(diagnostic.data)
+            if diagnostic.source != "bandgnn" or names is None:
                 continue
-            data = data if isinstance(data, dict) else vars(data)
-            edit = types.TextEdit(diagnostic.range, data["suggested"])
+            used, suggested = names
+            edit = types.TextEdit(diagnostic.range, suggested)
             fixes.append(
                 types.CodeAction(
-                    f"Replace {data['used']} by {data['suggested']}",
+                    f"Replace {used} by {suggested}",
                     kind=types.CodeActionKind.QuickFix,
                     diagnostics=[diagnostic],
                     edit=types.WorkspaceEdit({uri: [edit]}),
@@ -176,8 +176,25 @@ def make_server(options: argparse.Namespace):
     return server
 
 
+def replacement(data: object) -> tuple[str, str] | None:
+    """Return the variables of a diagnostic's data, None for foreign data."""
+    fields = data if isinstance(data, dict) else getattr(data, "__dict__", {})
+    names = (fields.get("used"), fields.get("suggested"))
+    valid = all(isinstance(name, str) and name.isidentifier() for name in names)
+    return names if valid else None
+
+
 def run(options: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run the command.
+
+    Raises:
+        OptionError: If standard input or output takes text only.
+    """
+    if not all(hasattr(stream, "buffer") for stream in (sys.stdin, sys.stdout)):
+        raise shared.OptionError(
+            "Expected standard input and output of bytes, as an editor provides. "
+            "Received: a stream of text. Start the command from an editor"
+        )
     server = make_server(options)
     # What libraries print must not get between the messages.
     output, sys.stdout = sys.stdout.buffer, sys.stderr

@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 
 import pytest
 
 from keras_bandgnn.cli.main import main
+from keras_bandgnn.cli.options import OptionError
 from keras_bandgnn.programs.commands import lsp
 
 WRONG = """\
@@ -163,3 +165,25 @@ def test_options_have_defaults():
     parser = argparse.ArgumentParser()
     lsp.add_arguments(parser)
     assert parser.parse_args([]).delay == 0.5
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, 3, "used", [], ["used"], {}, {"used": "a"}, {"used": "a", "suggested": None}]
+    + [{"used": 1, "suggested": "b"}, {"used": "a", "suggested": "rm -rf"}, object()],
+)
+def test_data_of_others_is_no_fix(data):
+    assert lsp.replacement(data) is None
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout"])
+def test_streams_of_text_are_refused(name, monkeypatch):
+    monkeypatch.setattr(lsp.sys, name, io.StringIO())
+    with pytest.raises(OptionError, match="Received: a stream of text"):
+        lsp.run(argparse.Namespace(model=None, min_confidence=None, delay=0.5))
+
+
+def test_data_of_fixes():
+    data = {"used": "a", "suggested": "b"}
+    for form in (data, argparse.Namespace(**data)):
+        assert lsp.replacement(form) == ("a", "b")
