@@ -1,5 +1,6 @@
 """`Checker`: files in, the findings that a reader should see out."""
 
+import collections
 import dataclasses
 import itertools
 import time
@@ -106,35 +107,30 @@ class Checker:
         Args:
             codes: Files.
         """
-        cache_hits: list[FileFindings] = []
-
-        def unknown() -> Iterator[SourceCode]:
-            for code in codes:
-                result = self._from_cache(code)
-                if result is None:
-                    yield code
-                else:
-                    cache_hits.append(result)
-
+        hits: collections.deque[FileFindings] = collections.deque()
         codes = iter(codes)
-        for first in codes:
-            # A run that was interrupted has left its files at the beginning.
-            result = self._from_cache(first)
+
+        def is_cached(code: SourceCode) -> bool:
+            result = None if self._cache is None else self._cache.get(code)
             if result is not None:
-                yield self._shown(result)
-                continue
-            for result in self.source.check(itertools.chain([first], unknown())):
-                self.lines += len(result.code.lines)
-                if self._cache is not None:
-                    self._cache.put(result)
-                yield self._shown(result)
-                yield from map(self._shown, _taken(cache_hits))
-        yield from map(self._shown, _taken(cache_hits))
+                hits.append(self._shown(result))
+            return result is not None
+
+        for code in codes:
+            # A run that was interrupted has left its files at the beginning.
+            if not is_cached(code):
+                others = itertools.filterfalse(is_cached, codes)
+                for result in self.source.check(itertools.chain([code], others)):
+                    self.lines += len(result.code.lines)
+                    if self._cache is not None:
+                        self._cache.put(result)
+                    yield self._shown(result)
+                    while hits:
+                        yield hits.popleft()
+            while hits:
+                yield hits.popleft()
         if self._cache is not None:
             self._cache.trim()
-
-    def _from_cache(self, code: SourceCode) -> FileFindings | None:
-        return None if self._cache is None else self._cache.get(code)
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -156,8 +152,3 @@ class Checker:
             cell, line = code.place(finding.line)
             findings.append(dataclasses.replace(finding, cell=cell, line=line))
         return dataclasses.replace(result, findings=tuple(findings))
-
-
-def _taken(results: list[FileFindings]) -> Iterator[FileFindings]:
-    while results:
-        yield results.pop(0)
