@@ -413,9 +413,10 @@ class Loader(keras.utils.PyDataset):
         Returns:
             A dict that JSON can hold.
         """
+        optional(positive_int, "epoch", epoch, 0)
         return {
-            "epoch": self.epoch if epoch is None else epoch,
-            "batch": batches,
+            "epoch": self.epoch if epoch is None else int(epoch),
+            "batch": positive_int("batches", batches, 0),
             "fingerprint": self.fingerprint(),
         }
 
@@ -429,7 +430,8 @@ class Loader(keras.utils.PyDataset):
                 `on_epoch_end` moves on to a whole epoch.
 
         Raises:
-            ValueError: If the graphs, the batcher, the plan or the seed differ.
+            ValueError: If the graphs, the batcher, the plan or the seed differ, or for
+                a state that `state_dict` does not return. The loader is unchanged.
         """
         if not isinstance(state, Mapping) or not _STATE.issubset(state):
             refuse(
@@ -438,19 +440,20 @@ class Loader(keras.utils.PyDataset):
                 state,
                 "Pass what state_dict() returned.",
             )
+        boolean("hold", hold)
+        epoch = positive_int("epoch", state["epoch"], 0)
+        batch = positive_int("batch", state["batch"], 0)
         if state["fingerprint"] != self.fingerprint():
             raise ValueError(
                 "Expected the graphs, labels or mask, batcher or sampler, plan, seed "
                 "and number of replicas that training began with. Received: others. "
                 "Start again without the saved progress, or restore them."
             )
-        self._resumed_batches = 0
-        batch = positive_int("batch", state["batch"], 0)
         if batch > self.composer.length:
             raise ValueError(
                 f"Expected a batch in [0, {self.composer.length}]. Received: {batch}."
             )
-        self.epoch, self._resumed_batches = state["epoch"], batch
+        self.epoch, self._resumed_batches = epoch, batch
         self._hold_resume = hold
 
     @property

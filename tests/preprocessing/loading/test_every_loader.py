@@ -106,3 +106,28 @@ def test_state_resumes_within_an_epoch(kind):
     assert equal(epoch_of(resumed), rest) and equal(epoch_of(resumed), following)
     with pytest.raises(ValueError, match="training began with"):
         KINDS[kind](4).load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_checked_whole(kind):
+    loader = KINDS[kind](3)
+    state = json.loads(json.dumps(loader.state_dict(1, epoch=1)))
+    wrong = {
+        "epoch": (-1, 1.5, "2", None, True, float("nan"), [1], 1 << 40),
+        "batch": (-1, 0.5, "1", None, True, loader.batches_per_epoch + 1),
+        "fingerprint": ("", None, 3, state["fingerprint"][:-1]),
+    }
+    assert wrong.keys() == state.keys(), "add what is wrong for a new entry"
+    states = [{}, None, [state], *({**state, n: v} for n in wrong for v in wrong[n])]
+    states += [{k: v for k, v in state.items() if k != name} for name in state]
+    for changed in states:
+        with pytest.raises(ValueError, match="^Expected"):
+            loader.load_state_dict(changed)
+        assert (loader.epoch, loader.resumed_batches) == (0, 0), changed
+    for arguments in ((-1,), (0.5,), (0, -1), (0, "1")):
+        with pytest.raises(ValueError, match="^Expected"):
+            loader.state_dict(*arguments)
+    with pytest.raises(ValueError, match="Expected `hold`"):
+        loader.load_state_dict(state, hold="no")
+    loader.load_state_dict(state)
+    assert (loader.epoch, loader.resumed_batches) == (1, 1)
