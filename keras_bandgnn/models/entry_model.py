@@ -9,6 +9,7 @@ from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.losses import EntryLoss, LossTracker
 from keras_bandgnn.models.metrics import entry_metrics
+from keras_bandgnn.models.step_lock import one_thread
 from keras_bandgnn.ops.backend import current as backend
 
 
@@ -250,6 +251,7 @@ class EntryModel(DistributedModel):
             self.__dict__["_variant"] = variant
             compat.forget_programs(self)
 
+    @one_thread
     def train_on_batch(
         self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
     ):
@@ -260,12 +262,14 @@ class EntryModel(DistributedModel):
             x, y, sample_weight = backend.on_device((x, y, sample_weight))
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
+    @one_thread
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Evaluate a batch of a loader; see `keras.Model.test_on_batch`."""
         check_batch(x, "test_on_batch")
         self._before_steps()
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
+    @one_thread
     def predict_on_batch(self, x):
         """Return the output for a batch; see `keras.Model.predict_on_batch`."""
         check_batch(x, "predict_on_batch")

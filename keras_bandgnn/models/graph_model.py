@@ -29,6 +29,7 @@ from keras_bandgnn.models.inputs import (
     read_validation,
 )
 from keras_bandgnn.models.label_checks import check_labelled
+from keras_bandgnn.models.step_lock import exclusive, one_thread
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
@@ -211,6 +212,7 @@ class GraphModel(EntryModel):
             compat.forget_programs(self)
         self._before_steps()
 
+    @one_thread
     def fit(
         self,
         x=None,
@@ -341,6 +343,7 @@ class GraphModel(EntryModel):
                 raise
             raise ValueError(f"In validation_data: {error}") from error
 
+    @one_thread
     def evaluate(self, x=None, y=None, *args, sampler: Sampler | None = None, **kwargs):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
@@ -366,6 +369,7 @@ class GraphModel(EntryModel):
             self._begin(loader, kwargs, training=False)
         return super().evaluate(as_fit_data(loader, self), None, **kwargs)
 
+    @one_thread
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predict for graphs, or for data of Keras.
 
@@ -429,7 +433,8 @@ class GraphModel(EntryModel):
         callbacks.on_predict_begin()
         for step, batch in enumerate(self.batches(loader, graphs)):
             callbacks.on_predict_batch_begin(step)
-            values = self.distribution.predict_on_batch(self, batch)
+            with exclusive(self, "predict"):
+                values = self.distribution.predict_on_batch(self, batch)
             yield from unbatch(values, batch, self.output_level)
             callbacks.on_predict_batch_end(step, {"outputs": values})
             if self.stop_predicting:

@@ -90,6 +90,10 @@ class TaskProgram(GraphModel):
         self.check_graphs, self.check_targets = check, check_labels
         self.build_and_compile()
 
+    def __call__(self, *args, **kwargs):
+        """Return the outputs of the function, which may read other than batches."""
+        return super(GraphModel, self).__call__(*args, **kwargs)
+
     def sync_with_task(self) -> None:
         """Use the current preprocessor and `record_steps` of the task."""
         first = self.tasks[0]
