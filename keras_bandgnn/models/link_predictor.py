@@ -1,5 +1,7 @@
 """`LinkPredictor`: a score for pairs of nodes, such as links and triples."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 from keras import ops
@@ -33,6 +35,16 @@ _LABELS = dict.fromkeys(
     ("validation_split", "y", "sample_weight", "class_weight"),
     "Pass pairs, and validation_pairs.",
 )
+
+
+def _refuse_unknown(options: dict, names: Sequence[str], of_graphs: str) -> None:
+    """Raise a TypeError for options of a graph that Keras does not have."""
+    passed = {name for name, value in options.items() if value is not None}
+    if unknown := passed - set(names):
+        raise TypeError(
+            f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
+            f"graph are {of_graphs}."
+        )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -338,11 +350,11 @@ class LinkPredictor(Task):
                 links.check_messages("pairs", loader.pairs)
             return super().evaluate(inputs, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
-        if unknown := set(kwargs) - {"verbose", "return_dict", "callbacks"}:
-            raise TypeError(
-                f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
-                "graph are pairs, negatives, known, seed, by_layer and undirected."
-            )
+        _refuse_unknown(
+            kwargs,
+            ("verbose", "return_dict", "callbacks"),
+            "pairs, negatives, known, seed, by_layer and undirected",
+        )
         links = self._links(one_graph(inputs), undirected)
         if not self.compiled:
             raise ValueError(
@@ -369,7 +381,8 @@ class LinkPredictor(Task):
             batch_size: Pairs scored at a time.
             by_layer: Whether the states of nodes are computed one layer at a time, for
                 graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
-            **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras.
+            **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras; without
+                effect for a graph.
 
         Returns:
             float32 [Q], in the order of the pairs.
@@ -379,7 +392,12 @@ class LinkPredictor(Task):
             refuse_options("predict(x) of batches", "the batches", pairs=pairs)
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
-            return super().predict(inputs, **kwargs)
+            return super().predict(inputs, batch_size, **kwargs)
+        _refuse_unknown(
+            options_for_graphs((), (), kwargs),
+            ("verbose", "callbacks"),
+            "pairs, batch_size and by_layer",
+        )
         size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
         links = self._links(one_graph(inputs))
         pairs = NodePairs.of_edges(links.graph) if pairs is None else pairs

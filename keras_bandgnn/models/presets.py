@@ -257,6 +257,7 @@ def load_task(
     dtype=None,
     backbone: Mapping | None = None,
     compile: bool = True,
+    /,
     **head,
 ):
     """Build the task of a preset; see `Task.from_preset`.

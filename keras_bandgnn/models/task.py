@@ -222,15 +222,16 @@ class Task(GraphModel):
             plan: A `Plan` instead of that of `predict`.
             verify: Whether to run the exported model in its runtime and compare its
                 outputs with the task's, to 1e-4.
-            **options: Passed to `keras.Model.export`.
+            **options: Passed to `keras.Model.export`, such as `verbose`. Not
+                `input_signature`, which follows from `graphs`.
 
         Returns:
             The path.
 
         Raises:
             ImportError: If the converter, or the runtime for `verify`, is missing.
-            ValueError: For a format that the backend does not write, or outputs that
-                differ.
+            ValueError: For a format that the backend does not write, an
+                `input_signature`, or outputs that differ.
 
         Example:
         >>> import keras_bandgnn as kb
@@ -267,15 +268,16 @@ class Task(GraphModel):
             )
         return super().save(filepath, *args, **kwargs)
 
-    def quantize(self, mode=None, **kwargs):
+    def quantize(self, mode=None, *args, **kwargs):
         """Round weights, see `keras.Model.quantize`; last, before `export`.
 
         Args:
             mode: `"int8"`.
+            *args: Passed on.
             **kwargs: Passed on.
         """
         compat.set_built(self)
         with warnings.catch_warnings():
             # Keras also warns about every layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*`quantize` method implemented")
-            super().quantize(mode, **kwargs)
+            super().quantize(mode, *args, **kwargs)

@@ -238,10 +238,18 @@ class GraphPreprocessor(HostLayer):
             schedule: The `ReceptiveField` that `"auto"` may use: only for models that
                 read no other nodes. Tasks pass theirs.
             width: Channels of a state, for `"auto"`. Tasks pass that of the backbone.
-            **options: Other arguments of `GraphLoader`.
+            **options: Other arguments of `GraphLoader`, except `batcher` and
+                `edge_weight`, which are those of the preprocessor.
         """
         if isinstance(graphs, Loader):
             return graphs
+        for name in ("batcher", "edge_weight"):
+            if name in options:
+                raise ValueError(
+                    f"Expected loader(...) without {name}, which the preprocessor "
+                    f"has. Received: {name}={options[name]!r}. Pass it to "
+                    f"GraphPreprocessor(..., {name}=...)."
+                )
         boolean("adapt", adapt)
         if isinstance(plan, str) and plan == "auto":
             plan = None

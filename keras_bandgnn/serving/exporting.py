@@ -106,6 +106,12 @@ def export_task(
     one_of("format", format, tuple(ARTEFACTS))
     as_path("path", path)
     boolean("verify", verify)
+    if options.pop("input_signature", None) is not None:
+        raise ValueError(
+            "Expected no input_signature, as the inputs are those of `graphs`. "
+            "Received: input_signature. Leave it out, or pass other graphs or a "
+            "`budget`."
+        )
     if (backend, format) not in _WRITERS:
         able = [b for b, f in _WRITERS if f == format]
         raise ValueError(

@@ -304,12 +304,12 @@ class GraphHyperModel(keras_tuner.HyperModel):
                 graphs = model.loader(graphs, shuffle=True, seed=self.seed, adapt=True)
                 # Validation uses all edges, as in the paper.
                 model.preprocessor.plan = _exact(model.preprocessor.plan)
+            epochs = epochs or objective.max_epochs
             model.fit(
                 graphs,
                 validation_data=validation_data,
-                seed=self.seed,
                 callbacks=callbacks,
-                **{"verbose": 0, "epochs": epochs or objective.max_epochs, **options},
+                **{"verbose": 0, "epochs": epochs, "seed": self.seed, **options},
             )
         return objective.results(watch)
 
