@@ -9,15 +9,14 @@ import dataclasses
 import itertools
 import numbers
 import os
-import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import refuse
+from keras_bandgnn.checks import refuse, shown
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     Encoded,
@@ -29,6 +28,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     raw_items,
     refuse_beside_graphs,
 )
+from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import is_graph, layer_for, only_graphs
 from keras_bandgnn.preprocessing.loading.loader import Loader
 
@@ -37,6 +37,13 @@ LOADER, GRAPHS, ITEMS, BATCHES = "loader", "graphs", "items", "batches"
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _NOTHING = object()
+# Libraries whose collections Keras takes as batches, beside torch's DataLoader.
+_OF_BATCHES = ("grain", "keras", "keras_bandgnn", "tensorflow")
+_SYMBOLIC = (
+    "Take the shapes of a batch: x, *_ = task.loader(graphs)[0]; inputs = "
+    "keras.tree.map_structure(lambda a: keras.Input(batch_shape=a.shape, "
+    "dtype=str(a.dtype)), x); outputs = task(inputs)."
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,19 +116,32 @@ def read_inputs(name: str, x: Any) -> Inputs:
         return Inputs(LOADER, x, x)
     if only_graphs(x):
         return Inputs(GRAPHS, x, x)
-    if isinstance(x, keras.utils.PyDataset | compat.DirectBatches):
+    if isinstance(x, compat.DirectBatches):
         return Inputs(BATCHES, x, x)
-    if isinstance(x, types.GeneratorType):
-        x = _read_generator(name, x)
+    if isinstance(x, keras.utils.PyDataset):
+        if not type(x).__module__.startswith("keras_bandgnn."):
+            _check_yielded(name, x, x[0])
+        return Inputs(BATCHES, x, x)
+    if _is_symbolic(x):
+        refuse(name, "graphs, raw data or batches", x, _SYMBOLIC)
+    if isinstance(x, Iterator):
+        x = _read_iterator(name, x)
     if isinstance(x, Graph) or layer_for(x) is not None:
         return Inputs(GRAPHS, [x], x)
     if hasattr(x, "to_data_list") and hasattr(x, "ptr"):
         refuse(name, "a list of graphs", x, f"Pass {name}.to_data_list().")
+    if _is_collection(x) and first_item(x) is not x:
+        # As Python does, but data sets of torch need not end by themselves.
+        sized = hasattr(x, "__getitem__") and hasattr(x, "__len__")
+        x = [x[i] for i in range(len(x))] if sized else list(x)
     if is_raw(x):
         items = raw_items(x)
         return Inputs(ITEMS, items, x, items)
     if is_table(x) or hasattr(x, "tolist") and np.ndim(x) == 1:
         x = x if len(x) else []
+    if getattr(getattr(x, "dtype", None), "kind", None) == "O":
+        # An array of NumPy or a series of pandas with graphs.
+        x = x.tolist()
     sample = x[0] if isinstance(x, list | tuple) and x else x
     library = type(sample).__module__.partition(".")[0]
     if library in _CONVERTERS:
@@ -132,6 +152,10 @@ def read_inputs(name: str, x: Any) -> Inputs:
         )
     if is_graphs(x):
         return Inputs(GRAPHS, x, x)
+    dataset = getattr(x, "dataset", None)
+    if hasattr(dataset, "__getitem__") and is_graph(dataset[0]):
+        # A DataLoader of torch.
+        refuse(name, "graphs", x, f"Pass {name}.dataset: tasks batch graphs.")
     _check_arrays(name, x)
     return Inputs(BATCHES, x, x)
 
@@ -241,22 +265,65 @@ def is_graphs(data: Any) -> bool:
     return hasattr(data, "node_ptr")
 
 
-def _read_generator(name: str, data: Iterator) -> Any:
-    """Return graphs or raw items of a generator as a list, other data unchanged."""
+def _is_symbolic(data: Any) -> bool:
+    """Return whether data are results of `keras.Input`."""
+    while isinstance(data, Mapping):
+        data = next(iter(data.values()), None)
+    return isinstance(data, keras.KerasTensor)
+
+
+def _is_collection(data: Any) -> bool:
+    """Return whether data are items in a collection that Keras does not take."""
+    if isinstance(data, list | tuple | Mapping | str | bytes | Iterator):
+        return False
+    if is_graphs(data) or hasattr(data, "shape"):
+        return False
+    for cls in type(data).__mro__:
+        if cls.__module__.partition(".")[0] in _OF_BATCHES:
+            return False
+        if cls.__name__ == "DataLoader":
+            return False
+    sized = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return sized or isinstance(data, Iterable)
+
+
+def _read_iterator(name: str, data: Iterator) -> Any:
+    """Return graphs or raw items of an iterator as a list, batches as a generator."""
     first = next(data, _NOTHING)
     if first is _NOTHING:
         return []
-    if is_graph(first) or accepting(first) is not None:
+    if is_missing(first) or is_graph(first) or accepting(first) is not None:
         return [first, *data]
-    if isinstance(first, tuple) and first and accepting(first[0]) is not None:
-        refuse(
-            name,
-            "graphs or raw items",
-            first,
-            "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
-        )
+    _check_yielded(name, data, first)
     # A generator expression, because Keras recognises generators by type.
     return (batch for batch in itertools.chain([first], data))
+
+
+def _check_yielded(name: str, data: Any, first: Any) -> None:
+    """Raise a ValueError for an iterator or a data set whose items are no batches.
+
+    Args:
+        name: The argument.
+        data: Its value.
+        first: The first item.
+    """
+    x = first[0] if isinstance(first, tuple) and first else first
+    is_item = is_graph(x) or accepting(x) is not None
+    if isinstance(x, Mapping) and not is_item:
+        return
+    advice = (
+        "Pass all graphs in one list, of which the task makes batches, and their "
+        "labels as `y`; or yield batches, such as task.loader(graphs)[0]."
+    )
+    if is_item:
+        advice = (
+            "Pass labels of their own: x = [x for x, y in pairs], y = [y for x, y in "
+            "pairs]."
+        )
+    raise ValueError(
+        f"Expected `{name}` to yield graphs, raw items or batches of a loader. "
+        f"Received: a {type(data).__name__} that yields {shown(first)}. {advice}"
+    )
 
 
 def _check_arrays(name: str, data: Any) -> None:
@@ -300,6 +367,12 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
             else "Expected a batch. Received: graphs. Write task.predict(graphs), or "
             f"x, *_ = task.loader(graphs)[0], then {call}."
         )
+    other = isinstance(x, Mapping) and "node" not in x and _is_symbolic(x)
+    if other or hasattr(x, "shape"):
+        advice = "Take one of task.loader(graphs)."
+        if _is_symbolic(x):
+            advice = _SYMBOLIC
+        refuse("batch", "a batch of a loader, a dict of arrays", x, advice)
     if class_weight is not None:
         raise ValueError(
             "Expected no class_weight, which Keras cannot apply to padded labels. "

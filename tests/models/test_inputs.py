@@ -1,5 +1,7 @@
 """What `x` of a task's methods is, is decided once; after it there are loaders only."""
 
+import collections
+import itertools
 import sys
 
 import keras
@@ -135,3 +137,122 @@ def test_kinds():
     for x in (None, 3, [3], np.zeros(3), {"a": 3}):
         with pytest.raises(ValueError, match="Expected `x`"):
             read_inputs("x", x)
+
+
+def object_array(items):
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+class Items:
+    """Indexed, as data sets of torch are; it does not end by itself."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index % len(self.items)]
+
+
+class Iterated:
+    def __init__(self, items):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
+
+
+ITERABLES = {
+    "generator": lambda items: (item for item in items),
+    "iterator": iter,
+    "reversed": lambda items: reversed(items[::-1]),
+    "map": lambda items: map(lambda item: item, items),
+    "filter": lambda items: filter(lambda item: True, items),
+    "chain": lambda items: itertools.chain(items[:1], items[1:]),
+    "deque": collections.deque,
+    "values": lambda items: dict(enumerate(items)).values(),
+    "object array": object_array,
+    "indexed": Items,
+    "iterated": Iterated,
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_any_iterable_is_a_list(name):
+    graphs = list(data_of(name, 4))
+    for kind, convert in ITERABLES.items():
+        one = read_inputs("x", convert(graphs))
+        assert (one.kind, list(one.data)) == (inputs.GRAPHS, graphs), kind
+        items = read_inputs("x", convert(["CC", "CO"]))
+        assert (items.kind, list(items.items)) == (inputs.ITEMS, ["CC", "CO"]), kind
+    assert read_inputs("x", iter([])).is_empty
+    batches = [task_of(name).loader(graphs)[0]] if name != "LinkPredictor" else []
+    for convert in (iter, lambda items: map(tuple, items)):
+        assert not batches or read_inputs("x", convert(batches)).kind == inputs.BATCHES
+
+
+def test_methods_take_iterators():
+    graphs = list(data_of("GraphRegressor", 4))
+    task = task_of("GraphRegressor")
+    task.fit(map(lambda graph: graph, graphs), verbose=0)
+    right = task.evaluate(graphs, verbose=0)
+    assert task.evaluate(iter(graphs), verbose=0) == right
+    np.testing.assert_array_equal(
+        task.predict(filter(None, graphs)), task.predict(graphs)
+    )
+
+
+class Lists(keras.utils.PyDataset):
+    """A data set of lists, as one writes for Keras."""
+
+    def __init__(self, item):
+        super().__init__()
+        self.item = item
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return self.item
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_iterators_of_other_items_are_refused(method):
+    graphs = list(data_of("GraphRegressor", 4))
+    labels = np.zeros(4)
+    pairs = "x = [x for x, y in pairs]"
+    lists = "Pass all graphs in one list"
+    shapes = "keras.Input(batch_shape"
+    values = {
+        "pairs": (zip(graphs, labels, strict=True), pairs),
+        "pairs of text": (zip(["C", "CC"], labels, strict=False), pairs),
+        "lists": (iter([graphs]), lists),
+        "lists and labels": (iter([(graphs, labels)]), lists),
+        "arrays": (iter([labels]), lists),
+        "data set of lists": (Lists(graphs), lists),
+        "data set of lists and labels": (Lists((graphs, labels)), lists),
+        "data set of graphs": (Lists(graphs[0]), pairs),
+        "symbolic": (keras.Input((3,)), shapes),
+        "symbolic features": ({"kind": keras.Input((3,))}, shapes),
+        "numbers": (range(3), "See keras_bandgnn.Graph"),
+    }
+    task = task_of("GraphRegressor")
+    for name, (x, advice) in values.items():
+        with pytest.raises(ValueError, match="^Expected `x`") as error:
+            getattr(task, method)(x, verbose=0)
+        assert advice in str(error.value), name
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_calls_with_other_than_batches_are_refused(name):
+    task = task_of(name)
+    for model in (task, task.backbone):
+        for x in (keras.Input((3,)), {"kind": keras.Input((3,))}, np.zeros((2, 3))):
+            with pytest.raises(ValueError, match="^Expected `batch`") as error:
+                model(x)
+            advice = "task.loader(graphs)"
+            assert advice in str(error.value)
