@@ -19,6 +19,8 @@ from keras_bandgnn.models.task_program import TaskProgram
 # Pieces of the path that are tried before an error of the sum is accepted. Each kink
 # (ReLU) that a piece has costs a share of its length, so errors fall as pieces do.
 _MOST_PIECES = 64
+# A point of the path so close to its beginning that only a jump lies between.
+_START = 1e-6
 
 
 def by_name(scores: dict) -> dict:
@@ -87,11 +89,13 @@ class IntegratedGradients(Probe):
             embedded = self.is_embedded(name)
             scores[name] = ops.sum(product, axis=-1) if embedded else product
         nothing = {name: ops.zeros_like(values) for name, values in inputs.items()}
+        start = {name: _START * values for name, values in inputs.items()}
         return {
             "rows": rows,
             "column": column,
             "output": self.scores(rows, column, batch),
             "baseline": self._output(nothing, column, batch),
+            "start": self._output(start, column, batch),
             "sum": self._sums(scores, batch),
             **by_name(scores),
         }
@@ -193,6 +197,10 @@ def integrated_gradients(
     the scores of a graph do not add up, the path is cut into up to 64 pieces with as
     many points each; a warning says what is then left.
 
+    A mean or a maximum over edges does not depend on a factor that all edges have: the
+    output jumps where the path begins. Gradients do not see the jump, which no number
+    of points recovers. A warning says so, and `residual` has the jump.
+
     Args:
         task: The trained task.
         graphs: Graphs, in any form that `predict` takes.
@@ -254,9 +262,16 @@ def _integrated(
             ),
         }
         change = total["output"] - total["baseline"]
-        error = np.abs(change - total["sum"]) / np.maximum(np.abs(change), 1.0)
-        worst = float(error.max())
+        jump = total["start"] - total["baseline"]
+        # Numbers that are not finite are refused with the number of their graph.
+        missing, smooth = (
+            np.nan_to_num(np.abs(change - total["sum"] - part), posinf=0.0)
+            / np.maximum(np.abs(np.nan_to_num(change)), 1.0)
+            for part in (0.0, jump)
+        )
+        worst = float(np.minimum(missing, smooth).max())
         if worst <= tolerance:
+            _warn_of_jumps(float(missing.max()), tolerance)
             return total
         if pieces == _MOST_PIECES:
             warnings.warn(
@@ -268,6 +283,19 @@ def _integrated(
             return total
         estimate = pieces * 2 ** int(np.ceil(np.log2(1.5 * worst / tolerance)))
         pieces = min(max(estimate, 2 * pieces), _MOST_PIECES)
+
+
+def _warn_of_jumps(missing: float, tolerance: float) -> None:
+    """Warn of scores that do not add up although the rest of the path is exact."""
+    if missing > tolerance:
+        warnings.warn(
+            f"Scores add up to the difference of the outputs but for {missing:.1e} of "
+            f"it, more than tolerance={tolerance:g}: the output jumps where the path "
+            "leaves the graph without edges, as means and maxima over edges do. More "
+            "`steps` cannot help. Read `residual` of each explanation, or use "
+            "gnn_explainer.",
+            stacklevel=2,
+        )
 
 
 def _points(steps: int, pieces: int) -> Iterator[dict[str, np.ndarray]]:

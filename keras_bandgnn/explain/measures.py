@@ -1,7 +1,6 @@
 """How good explanations are: fidelity, known motifs, and a check of their sanity."""
 
-import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -304,7 +303,7 @@ def randomization_check(
     function("method", method)
     one_of("level", level, LEVELS)
     rng = np.random.default_rng(seed_number("seed", seed))
-    if isinstance(graphs, types.GeneratorType):
+    if isinstance(graphs, Iterator):
         graphs = list(graphs)
     trained = method(task, graphs, **options)
     options["target"] = [

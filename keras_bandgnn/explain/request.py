@@ -227,6 +227,7 @@ def explanation_of(method: str, record: GraphRecord, values: Mapping) -> Explana
     target = int(values["column"][place])
     rows = values["rows"][place]
     baseline = float(values["baseline"][place]) if "baseline" in values else None
+    _check_finite(record.number, float(rows[target]), baseline, node, edge)
     return Explanation(
         method=method,
         graph=record.graph,
@@ -243,6 +244,25 @@ def explanation_of(method: str, record: GraphRecord, values: Mapping) -> Explana
         rest=remainder,
         baseline=baseline,
     )
+
+
+def _check_finite(
+    number: int, output: float, baseline: float | None, *scores: np.ndarray
+) -> None:
+    """Raise a ValueError for an output or scores that are not finite."""
+    for name, value in (("output", output), ("output without edges", baseline)):
+        if value is not None and not np.isfinite(value):
+            raise ValueError(
+                f"Expected a finite {name}, which is explained. Received: {value} for "
+                f"graph {number}. Check the features of the graph, and the weights: "
+                "training may have diverged."
+            )
+    if not all(np.isfinite(values).all() for values in scores):
+        raise ValueError(
+            f"Expected a finite gradient. Received: NaN or infinity for graph {number}"
+            ", whose output is finite. Its features may be too large; pass "
+            "edges=False or features=False, or use gnn_explainer."
+        )
 
 
 def _check_plan(loader: Loader) -> None:

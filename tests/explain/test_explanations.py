@@ -1,5 +1,8 @@
 """Explanations against finite differences, and what must not change them."""
 
+import warnings
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -29,12 +32,12 @@ METHODS = {
 def drawn(task, scale=0.4, seed=0):
     """The task with weights that are not small."""
     rng = np.random.default_rng(seed)
-    task.set_weights(
-        [
-            scale * rng.normal(size=w.shape) if w.dtype.kind == "f" else w
-            for w in task.get_weights()
-        ]
-    )
+    values = []
+    for weight, value in zip(task.weights, task.get_weights(), strict=True):
+        if value.dtype.kind == "f":
+            value = scale * rng.normal(size=value.shape)
+        values.append(np.abs(value) if "variance" in weight.path else value)
+    task.set_weights(values)
     return task
 
 
@@ -253,6 +256,50 @@ def test_scores_that_do_not_add_up_are_named(monkeypatch):
     monkeypatch.setattr(gradients, "_MOST_PIECES", 2)
     with pytest.warns(UserWarning, match="more than tolerance=1e-09, with 4 points"):
         explain.integrated_gradients(gcn(), graphs, steps=2, tolerance=1e-9)
+
+
+# Backbones with means or maxima over edges; see the table in docs/explanations.md.
+JUMPS = ("PNABackbone", "SAGEBackbone")
+CASES = [(name, {}) for name in sorted(set(registered(kb.models.Backbone)) - ALONE)]
+OPTIONS = [("SAGEBackbone", {"reduce": "sum"}), ("SAGEBackbone", {"reduce": "max"})]
+
+
+def table_of_models():
+    """The backbones of the page that have scores which do not add up."""
+    page = Path(__file__).parents[2] / "docs" / "explanations.md"
+    lines = page.read_text("utf-8").splitlines()
+    (row,) = (line for line in lines if "| do not add up |" in line)
+    return row.split("|")[1].replace(" ", "").split(",")
+
+
+@pytest.mark.parametrize(("name", "options"), CASES + OPTIONS)
+def test_jumps_are_named(name, options, monkeypatch):
+    """Scores add up, or a warning says why more points cannot help."""
+    monkeypatch.setattr(gradients, "_MOST_PIECES", 1)
+    backbone, graphs = sample_of(BACKBONES, name)(**options)
+    graphs = graph_labels(graphs)[:2]
+    prepared = GraphPreprocessor(backbone.graph_layers())
+    graphs = [prepared.transform([graph])[0] for graph in graphs]
+    plan = backbone.auto_plan() or Plan()
+    task = drawn(models.GraphClassifier(backbone, 3, GraphPreprocessor(plan=plan)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        explained = explain.integrated_gradients(task, graphs, tolerance=0.05)
+    named = ["More `steps` cannot help" in str(one.message) for one in caught]
+    jumps = name in JUMPS and options.get("reduce") != "sum"
+    assert sum(named) == jumps
+    assert jumps == any(abs(one.residual) > 0.05 for one in explained)
+    if not options:
+        assert jumps == (name.removesuffix("Backbone") in table_of_models())
+
+
+def test_outputs_that_are_not_finite_are_refused():
+    graphs = graph_labels(plain_graphs(3))
+    for method, options in METHODS.items():
+        task = gcn()
+        task.set_weights([np.full_like(w, np.nan) for w in task.get_weights()])
+        with pytest.raises(ValueError, match="finite output.*nan for graph 0"):
+            getattr(explain, method)(task, graphs, **options)
 
 
 def test_embedded_ids_and_made_edges():
