@@ -9,7 +9,11 @@ import sys
 from pathlib import PurePath
 from typing import Any
 
-from keras_bandgnn.default_backend import installed_backends, replace_missing_backend
+from keras_bandgnn.default_backend import (
+    backend_required,
+    installed_backends,
+    replace_missing_backend,
+)
 from keras_bandgnn.graph import Graph as Graph
 from keras_bandgnn.version import __version__ as __version__
 
@@ -42,7 +46,8 @@ _ALIASES = ("visualization", "primitives")
 def __getattr__(name: str) -> Any:
     if name not in (*_SUBMODULES, *_ALIASES, *EXPERIMENTAL):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module(f"{__name__}.{name}")
+    with backend_required():
+        return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:

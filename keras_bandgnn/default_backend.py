@@ -1,8 +1,10 @@
 """Default choice of the Keras backend."""
 
+import contextlib
 import importlib.util
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
@@ -20,6 +22,24 @@ def configured_backend() -> str | None:
         return json.loads((home / "keras.json").read_text()).get("backend")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+@contextlib.contextmanager
+def backend_required() -> Iterator[None]:
+    """Name the packages to install, if an import fails for want of any backend.
+
+    Raises:
+        ImportError: If no backend of Keras is installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if installed_backends():
+            raise
+        raise ImportError(
+            "Expected a backend of Keras: jax, torch or tensorflow, any of them. "
+            "Received: none is installed. Install one, such as with: pip install jax."
+        ) from error
 
 
 def replace_missing_backend() -> None:

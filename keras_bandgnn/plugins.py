@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
 
+from keras_bandgnn.default_backend import backend_required
+
 PLUGINS = {
     "cli.check": "programs.commands.check",
     "cli.compile": "programs.commands.compile",
@@ -66,7 +68,9 @@ def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable, Callab
     def get(name: str):
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"keras_bandgnn.{homes[name]}"), name)
+        with backend_required():
+            module = importlib.import_module(f"keras_bandgnn.{homes[name]}")
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

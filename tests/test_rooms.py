@@ -15,8 +15,8 @@ import keras_bandgnn
 PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
-    "checks optional version import_hook compat plugins registration".split()
-    + "default_backend config arrays progress workers graph batch".split()
+    "checks optional version import_hook default_backend compat plugins".split()
+    + "registration config arrays progress workers graph batch".split()
     + "data saving ops primitives plans assembly planning".split()
     + [
         f"preprocessing.{room}"

@@ -1,5 +1,8 @@
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -347,3 +350,97 @@ def test_quantised_tasks_are_not_saved(tmp_path):
         need("onnx")
         with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
             task.export(tmp_path / "out", "onnx", graphs_of())
+
+
+ABSENT = """
+import sys
+from importlib.machinery import PathFinder
+
+class Installed:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] not in {modules!r}:
+            return PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Installed
+"""
+
+
+def run_without(modules, script, **environment):
+    """Run a script in a process that cannot import some packages."""
+    absent = ABSENT.format(modules=set(modules))
+    variables = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    done = subprocess.run(
+        [sys.executable, "-c", absent + script],
+        env={**variables, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A model in ONNX, a store of graphs, their predictions, and their inputs."""
+    need("onnx")
+    folder = tmp_path_factory.mktemp("served")
+    task, graphs = selector(), graphs_of()
+    task.export(folder / "model", "onnx", graphs, plan=Plan(Banded(8)))
+    kb.data.write_store(folder / "graphs", graphs)
+    np.savez(folder / "right.npz", *task.predict(graphs))
+    packed = kb.serving.GraphPacker.load(folder / "model").pack(graphs)
+    for number, arrays in enumerate(packed):
+        np.savez(folder / f"inputs-{number}.npz", **arrays)
+    return folder
+
+
+def test_serving_needs_any_backend_but_not_that_of_the_training(served):
+    others = [name for name in ("jax", "torch") if name != BACKEND]
+    others = [name for name in others if importlib.util.find_spec(name)]
+    if not others:
+        pytest.skip("there is one backend")
+    script = f"""
+import numpy as np
+import keras_bandgnn as kb
+
+graphs = kb.data.open_store({str(served / "graphs")!r})
+outputs = kb.serving.ExportedModel({str(served / "model")!r}).predict(graphs)
+right = np.load({str(served / "right.npz")!r})
+for name, output in zip(right.files, outputs, strict=True):
+    np.testing.assert_allclose(output, right[name], atol=1e-4)
+print(len(outputs), {BACKEND!r} in sys.modules)
+"""
+    absent = {"jax", "torch", "tensorflow"} - {others[0]}
+    assert run_without(absent, script, KERAS_BACKEND=others[0]) == "6 False\n"
+
+
+def test_a_file_runs_with_numpy_and_the_runtime_alone(served):
+    script = f"""
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession({str(served / "model" / "model.onnx")!r})
+names = [spec.name for spec in session.get_inputs()]
+arrays = np.load({str(served / "inputs-0.npz")!r})
+print(session.run(None, {{name: arrays[name] for name in names}})[0].shape[0])
+"""
+    absent = ("keras", "keras_bandgnn", "jax", "torch", "tensorflow")
+    assert run_without(absent, script) == "1\n"
+
+
+@pytest.mark.parametrize("name", kb.serving.__all__)
+def test_no_backend_at_all_is_said(name):
+    script = f"""
+import keras_bandgnn as kb
+
+assert kb.Graph(2, [0], [1]).num_edges == 1
+for read in (lambda: kb.serving.{name}, lambda: kb.models):
+    try:
+        read()
+    except ImportError as error:
+        print(error)
+"""
+    lines = run_without(("jax", "torch", "tensorflow"), script).splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith("Expected a backend of Keras: jax") for line in lines)
