@@ -61,7 +61,9 @@ def options_for_graphs(
     options = {**options, **dict(zip(names, args, strict=False))}
     for name, advice in {**_REFUSED, **(refused or {})}.items():
         value = options.pop(name, None)
-        if value is not None:
+        # Keras' default is 0.0.
+        is_default = name == "validation_split" and value == 0
+        if value is not None and not is_default:
             raise ValueError(
                 f"Expected graphs without {name}. Received: {name}={value!r}. {advice}"
             )
@@ -140,6 +142,23 @@ class ReproducibleEpochs(keras.callbacks.Callback):
         if self._states is not None:
             backend.set_random_states(self._states)
             self._states = None
+
+
+class CompletedEpoch(keras.callbacks.Callback):
+    """Lets callbacks see the number of all epochs while the rest of one is trained.
+
+    Args:
+        epochs: Their number.
+    """
+
+    def __init__(self, epochs: int):
+        super().__init__()
+        self.epochs = epochs
+
+    def set_params(self, params):
+        """Set the number that later callbacks get, such as the progress bar."""
+        params["epochs"] = self.epochs
+        super().set_params(params)
 
 
 def attach_loader(callbacks, loader: Loader):
@@ -264,7 +283,7 @@ def _has_dropout(model: keras.Model) -> bool:
     return any(value for name, value in vars(backbone).items() if "dropout" in name)
 
 
-def fit_resumable(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
+def fit_resumable(model: keras.Model, fit: Callable, loader: Loader, /, **kwargs):
     """Train, resuming from the progress that a `SaveProgress` callback saved.
 
     Args:
@@ -276,7 +295,7 @@ def fit_resumable(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
     Returns:
         Keras' `History`.
     """
-    from keras_bandgnn.training.save_progress import SaveProgress
+    from keras_bandgnn.training.save_progress import SaveProgress, end_script
 
     if loader.plan.schedule is not None and _has_dropout(model):
         loader.keep_states_apart()
@@ -291,14 +310,18 @@ def fit_resumable(model: keras.Model, fit: Callable, loader: Loader, **kwargs):
                 cleanup.callback(callback.restore)
         for callback in saving:
             cleanup.callback(callback.release)
-        history = _fit_from_progress(model, fit, loader, saving, **kwargs)
+        try:
+            history = _fit_from_progress(model, fit, loader, saving, **kwargs)
+        except KeyboardInterrupt as error:
+            end_script(saving, error)
+            raise
         for callback in saving:
             callback.clear()
     return history
 
 
 def _fit_from_progress(
-    model: keras.Model, fit: Callable, loader: Loader, saving: Sequence, **kwargs
+    model: keras.Model, fit: Callable, loader: Loader, saving: Sequence, /, **kwargs
 ):
     place = None
     for callback in saving:
@@ -310,7 +333,16 @@ def _fit_from_progress(
         for callback in saving:
             callback.follow(loader, batches)
         # Keras cannot start in the middle of an epoch: a separate `fit` completes it.
+        epochs = kwargs.get("epochs", 1)
+        callbacks = [CompletedEpoch(epochs), *kwargs["callbacks"]]
         options = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
+        options["callbacks"] = callbacks
+        if (
+            kwargs.get("verbose", "auto")
+            and keras.utils.is_interactive_logging_enabled()
+        ):
+            total = loader.batches_per_epoch
+            print(f"Resuming epoch {epoch + 1}/{epochs} after batch {batches}/{total}")
         try:
             before = fit(as_fit_data(loader, model), None, **options)
         finally:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
@@ -10,7 +12,7 @@ import keras
 from keras_bandgnn.checks import as_path, positive_int, refuse
 from keras_bandgnn.data.files import FolderLock, write_json, writing
 from keras_bandgnn.data.reading import read_json, reading
-from keras_bandgnn.data.weights_files import check_weights
+from keras_bandgnn.data.weights_files import check_weights, shapes
 
 _PLACE = "progress.json"
 _WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")
@@ -43,6 +45,34 @@ def _seed_states(model: keras.Model) -> list:
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
 
+class Interruption(KeyboardInterrupt, SystemExit):
+    """Ctrl-C during a training that saves its progress.
+
+    It is a `KeyboardInterrupt` for code that expects one, and a `SystemExit` for
+    Python, which ends a script with the exit code of Ctrl-C and no traceback.
+    """
+
+    code = 130
+
+
+def end_script(callbacks: Sequence, error: KeyboardInterrupt) -> None:
+    """Say on standard error where a training will resume, and raise an `Interruption`.
+
+    It returns, so that the caller raises the error, where that would end more than a
+    script: in interactive Python, and for errors of other code that handles signals.
+
+    Args:
+        callbacks: The `SaveProgress` of the training.
+        error: The interruption.
+    """
+    if not callbacks or type(error) is not KeyboardInterrupt:
+        return
+    for callback in callbacks:
+        callback.say_place()
+    if not hasattr(sys, "ps1") and not sys.flags.interactive:
+        raise Interruption from None
+
+
 class SaveProgress(keras.callbacks.Callback):
     """Saves weights, optimizer and the position in the epoch.
 
@@ -53,13 +83,17 @@ class SaveProgress(keras.callbacks.Callback):
     batches. The states of other callbacks, such as the patience of EarlyStopping, are
     not saved.
 
+    Ctrl-C ends a script with one line, which says where training will resume, and the
+    exit code 130 instead of a traceback. `except KeyboardInterrupt` works as usual, and
+    interactive sessions get the `KeyboardInterrupt` itself.
+
     Args:
         directory: Folder for the files, created if missing.
         save_freq: `"epoch"`, or a number of batches.
 
     Raises:
         ValueError: From `fit`, if the saved progress belongs to other graphs or to
-            another batcher, plan or seed.
+            another batcher, plan, seed or optimizer, or has no state of the optimizer.
         RuntimeError: From `fit`, if another training saves to the folder.
 
     Example:
@@ -130,12 +164,46 @@ class SaveProgress(keras.callbacks.Callback):
         saved = json.loads(group.broadcast(json.dumps(saved)))
         if saved is None:
             return None
+        if group.is_main:
+            self._check_optimizer(model, saved["weights"])
         with reading(self.directory / _PLACE):
             loader.load_state_dict(saved["loader"], hold=True)
         with reading(self.directory / saved["weights"]):
             group.load_weights(model, self.directory / saved["weights"])
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
+
+    def _check_optimizer(self, model: keras.Model, name: str) -> None:
+        """Raise a ValueError unless a weights file has the state of the optimizer.
+
+        Keras would leave the state out with a warning, and training would continue with
+        a new one.
+        """
+        names = (key.split("/") for key in shapes(self.directory / name))
+        saved = [path for path in names if path[1] == "optimizer"]
+        nested = any(path[2] != "vars" for path in saved)
+        count = len(model.optimizer.variables)
+        if not saved or not nested and len(saved) != count:
+            kind = type(model.optimizer).__name__
+            raise ValueError(
+                f"Expected the state of the optimizer {kind}, "
+                f"{count} arrays, in {self.directory / name}. Received: {len(saved)}. "
+                "Compile the task with the optimizer that training began with, or "
+                f"delete {self.directory} to start again."
+            )
+
+    def say_place(self) -> None:
+        """Print where the next `fit` will resume, in the main process."""
+        if not self._writes:
+            return
+        place = self.directory / _PLACE
+        text = "nothing is saved yet, the same fit starts again"
+        if place.exists():
+            state = read_json(place)["loader"]
+            text = f"the same fit resumes in epoch {state['epoch'] + 1}"
+            if state["batch"]:
+                text += f" after batch {state['batch']}"
+        print(f"\ninterrupted: {text} ({self.directory})", file=sys.stderr, flush=True)
 
     def save(self, epoch: int, batches: int) -> None:
         """Save the state after some batches of an epoch, in the main process."""

@@ -1,5 +1,10 @@
 import json
+import os
+import signal
+import subprocess
+import sys
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -13,7 +18,7 @@ from keras_bandgnn.preprocessing import (
 from keras_bandgnn.training import SaveProgress
 
 pytestmark = pytest.mark.every_backend(
-    "middle_of_an_epoch", "every_backend", "shapes_that_vary"
+    "middle_of_an_epoch", "every_backend", "shapes_that_vary", "state_of_the_optimizer"
 )
 
 
@@ -231,3 +236,108 @@ def test_shapes_that_vary_train_evaluate_and_predict():
     model.preprocessor.batcher = DynamicBatcher(7)
     for a, b in zip(predicted, model.predict(data), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def interrupted(folder, **options):
+    """Progress saved after two batches of epoch 0."""
+    model = task(DynamicBatcher(3))
+    saving = SaveProgress(folder, save_freq=2)
+    with pytest.raises(InterruptedError):
+        model.fit(graphs(), verbose=0, callbacks=[saving, Stop(0, 2)], **options)
+    return saving
+
+
+def test_progress_without_the_state_of_the_optimizer_is_refused(tmp_path):
+    saved = interrupted(tmp_path).saved()
+    model = task(DynamicBatcher(3))
+    model.compile(keras.optimizers.SGD(0.01))
+    before = weights(model)
+    with pytest.raises(ValueError, match="state of the optimizer SGD.*start again"):
+        model.fit(graphs(), verbose=0, callbacks=[SaveProgress(tmp_path)])
+    with h5py.File(tmp_path / saved["weights"], "a") as file:
+        del file["optimizer"]
+    with pytest.raises(ValueError, match="the optimizer Adam.*Received: 0"):
+        task(DynamicBatcher(3)).fit(
+            graphs(), verbose=0, callbacks=[SaveProgress(tmp_path)]
+        )
+    # Nothing was loaded.
+    for one, other in zip(before, weights(model), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_a_resumed_epoch_has_its_header(tmp_path, capsys, verbose):
+    interrupted(tmp_path, epochs=3)
+    capsys.readouterr()
+    task(DynamicBatcher(3)).fit(
+        graphs(), epochs=3, verbose=verbose, callbacks=[SaveProgress(tmp_path)]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    (first,) = (i for i, line in enumerate(lines) if line.startswith("Resuming"))
+    assert lines[first].startswith("Resuming epoch 1/3 after batch 2/")
+    headers = [line for line in lines if line.startswith("Epoch ")]
+    assert headers == ["Epoch 1/3", "Epoch 2/3", "Epoch 3/3"]
+
+
+SCRIPT = """
+import os, signal, sys
+import keras
+sys.path.insert(0, {tests!r})
+from test_save_progress import *
+
+class Press(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == {batch}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+# Processes in the background of a shell ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+saving = SaveProgress({folder!r}, save_freq=2)
+before = signal.getsignal(signal.SIGINT), sys.excepthook
+try:
+    task(DynamicBatcher(3)).fit(
+        graphs(), epochs=2, verbose=0, callbacks=[saving, Press()]
+    )
+finally:
+    assert before == (signal.getsignal(signal.SIGINT), sys.excepthook)
+    assert saving._lock is None
+"""
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_a_script_ends_with_one_line_and_resumes(tmp_path, batch):
+    folder = str(tmp_path / "progress")
+    tests = os.path.dirname(__file__)
+    script = SCRIPT.format(tests=tests, folder=folder, batch=batch)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True
+    )
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+    place = "the same fit resumes in epoch 1 after batch 2"
+    if batch == 0:
+        place = "nothing is saved yet, the same fit starts again"
+    assert done.stderr.strip() == f"interrupted: {place} ({folder})"
+    history = task(DynamicBatcher(3)).fit(
+        graphs(), epochs=2, verbose=0, callbacks=[SaveProgress(folder)]
+    )
+    assert history.epoch == [0, 1]
+
+
+class Interrupt(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        raise KeyboardInterrupt
+
+
+def test_interruptions_are_keyboard_interrupts(tmp_path, monkeypatch, capsys):
+    def fit(*callbacks):
+        model = task(DynamicBatcher(3))
+        with pytest.raises(KeyboardInterrupt) as error:
+            model.fit(graphs(), verbose=0, callbacks=[*callbacks, Interrupt()])
+        return error.type
+
+    # Without saved progress there is nothing to say.
+    assert fit() is KeyboardInterrupt and not capsys.readouterr().err
+    assert issubclass(fit(SaveProgress(tmp_path)), SystemExit)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert fit(SaveProgress(tmp_path)) is KeyboardInterrupt
+    assert "starts again" in capsys.readouterr().err
