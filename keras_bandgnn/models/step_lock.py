@@ -16,7 +16,7 @@ _WAIT = 0.05
 
 
 class StepLock:
-    """The lock of a backbone, which a thread may take again.
+    """The lock of a backbone, which its thread may acquire again.
 
     Threads wait for each other's steps and predictions, but not for the end of a `fit`.
     """
@@ -29,11 +29,11 @@ class StepLock:
         return StepLock, ()
 
     @contextlib.contextmanager
-    def taken_by(self, name: str) -> Iterator[None]:
-        """Take the lock in a context.
+    def acquire(self, name: str) -> Iterator[None]:
+        """Acquire the lock in a context.
 
         Args:
-            name: The method that takes it.
+            name: The method that computes.
 
         Raises:
             RuntimeError: If another thread is in `fit`.
@@ -70,7 +70,7 @@ def exclusive(model: keras.Model, name: str) -> Iterator[None]:
         for number in sorted(backbones):
             # Keras would track an attribute.
             lock = vars(backbones[number]).setdefault("_step_lock", StepLock())
-            stack.enter_context(lock.taken_by(name))
+            stack.enter_context(lock.acquire(name))
         yield
 
 

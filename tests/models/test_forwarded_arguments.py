@@ -30,7 +30,7 @@ def of_keras(cls, name):
     return None
 
 
-def overridden(cls):
+def overrides(cls):
     """Public methods of a class of ours that override one of Keras, by name."""
     methods = {}
     for name in dir(cls):
@@ -42,7 +42,7 @@ def overridden(cls):
     return methods
 
 
-def exported():
+def public_classes():
     for room in (kb.layers, kb.models, kb.training):
         for name in room.__all__:
             cls = getattr(room, name)
@@ -59,8 +59,8 @@ def defaults(function):
 
 def test_signatures_have_the_arguments_of_keras():
     compared = 0
-    for cls in exported():
-        for name, original in overridden(cls).items():
+    for cls in public_classes():
+        for name, original in overrides(cls).items():
             ours = inspect.signature(getattr(cls, name)).parameters
             if any(p.kind is p.VAR_KEYWORD for p in ours.values()):
                 continue
@@ -76,7 +76,7 @@ def test_signatures_have_the_arguments_of_keras():
 @pytest.mark.parametrize("name", TASKS)
 def test_every_argument_of_keras_by_name(name, tmp_path):
     task, data = task_of(name), data_of(name, 4)
-    methods = overridden(type(task))
+    methods = overrides(type(task))
     assert {"fit", "evaluate", "predict", "compile", "save", "quantize"} <= set(methods)
     task.compile(**defaults(methods["compile"]) | {"loss": "auto"})
     of_fit = {"epochs": 1, "verbose": 0}

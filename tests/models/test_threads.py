@@ -23,10 +23,10 @@ def test_threads_predict_the_same(name):
     right = flat(task.predict(data))
     (x, *_) = task.loader(data, training=False)[0]
     output = keras.ops.convert_to_numpy(task.predict_on_batch(x))
-    started = threading.Barrier(3)
+    barrier = threading.Barrier(3)
 
     def predict(_):
-        started.wait()
+        barrier.wait()
         for _ in range(4):
             np.testing.assert_array_equal(flat(task.predict(data)), right)
             values = keras.ops.convert_to_numpy(task.predict_on_batch(x))

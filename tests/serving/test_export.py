@@ -381,7 +381,7 @@ def run_without(modules, script, **environment):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def model_folder(tmp_path_factory):
     """A model in ONNX, a store of graphs, their predictions, and their inputs."""
     need("onnx")
     folder = tmp_path_factory.mktemp("served")
@@ -395,7 +395,7 @@ def served(tmp_path_factory):
     return folder
 
 
-def test_serving_needs_any_backend_but_not_that_of_the_training(served):
+def test_serving_needs_any_backend_but_not_that_of_the_training(model_folder):
     others = [name for name in ("jax", "torch") if name != BACKEND]
     others = [name for name in others if importlib.util.find_spec(name)]
     if not others:
@@ -404,9 +404,9 @@ def test_serving_needs_any_backend_but_not_that_of_the_training(served):
 import numpy as np
 import keras_bandgnn as kb
 
-graphs = kb.data.open_store({str(served / "graphs")!r})
-outputs = kb.serving.ExportedModel({str(served / "model")!r}).predict(graphs)
-right = np.load({str(served / "right.npz")!r})
+graphs = kb.data.open_store({str(model_folder / "graphs")!r})
+outputs = kb.serving.ExportedModel({str(model_folder / "model")!r}).predict(graphs)
+right = np.load({str(model_folder / "right.npz")!r})
 for name, output in zip(right.files, outputs, strict=True):
     np.testing.assert_allclose(output, right[name], atol=1e-4)
 print(len(outputs), {BACKEND!r} in sys.modules)
@@ -415,14 +415,14 @@ print(len(outputs), {BACKEND!r} in sys.modules)
     assert run_without(absent, script, KERAS_BACKEND=others[0]) == "6 False\n"
 
 
-def test_a_file_runs_with_numpy_and_the_runtime_alone(served):
+def test_a_file_runs_with_numpy_and_the_runtime_alone(model_folder):
     script = f"""
 import numpy as np
 import onnxruntime
 
-session = onnxruntime.InferenceSession({str(served / "model" / "model.onnx")!r})
+session = onnxruntime.InferenceSession({str(model_folder / "model" / "model.onnx")!r})
 names = [spec.name for spec in session.get_inputs()]
-arrays = np.load({str(served / "inputs-0.npz")!r})
+arrays = np.load({str(model_folder / "inputs-0.npz")!r})
 print(session.run(None, {{name: arrays[name] for name in names}})[0].shape[0])
 """
     absent = ("keras", "keras_bandgnn", "jax", "torch", "tensorflow")

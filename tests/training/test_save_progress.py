@@ -238,7 +238,7 @@ def test_shapes_that_vary_train_evaluate_and_predict():
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def interrupted(folder, **options):
+def interruption(folder, **options):
     """Progress saved after two batches of epoch 0."""
     model = task(DynamicBatcher(3))
     saving = SaveProgress(folder, save_freq=2)
@@ -248,7 +248,7 @@ def interrupted(folder, **options):
 
 
 def test_progress_without_the_state_of_the_optimizer_is_refused(tmp_path):
-    saved = interrupted(tmp_path).saved()
+    saved = interruption(tmp_path).saved()
     model = task(DynamicBatcher(3))
     model.compile(keras.optimizers.SGD(0.01))
     before = weights(model)
@@ -267,7 +267,7 @@ def test_progress_without_the_state_of_the_optimizer_is_refused(tmp_path):
 
 @pytest.mark.parametrize("verbose", [1, 2])
 def test_a_resumed_epoch_has_its_header(tmp_path, capsys, verbose):
-    interrupted(tmp_path, epochs=3)
+    interruption(tmp_path, epochs=3)
     capsys.readouterr()
     task(DynamicBatcher(3)).fit(
         graphs(), epochs=3, verbose=verbose, callbacks=[SaveProgress(tmp_path)]
