@@ -37,6 +37,7 @@ UNREAD = frozenset(
         "_loss_ids",
         "_losses",
         "_losses_override",
+        "_step_lock",
         "_torch_params",
         "_variant",
         "history",
