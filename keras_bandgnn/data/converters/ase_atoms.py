@@ -121,6 +121,11 @@ def from_ase(
                 f"one of {sorted(values)}" if values else "of which there is none"
             )
             advice = "Choose one of these." if values else "Leave the frame out."
+            if label == "energy" and "free_energy" in values:
+                advice = (
+                    "The only energy is the free energy, whose derivatives are the "
+                    "forces: pass label='free_energy'."
+                )
             if not finite:
                 # ASE's calculators then take the structure for another one.
                 raise ValueError(

@@ -21,7 +21,16 @@ ENDINGS = (
 )
 """Suffixes of the files to read in a folder, in lower case."""
 
-BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
+BEGINNINGS = {
+    "poscar": "vasp",
+    "contcar": "vasp",
+    "outcar": "vasp-out",
+    "vasprun": "vasp-xml",
+    "xdatcar": "vasp-xdatcar",
+}
+"""ASE's formats of files of VASP by the beginning of the name, in lower case."""
+
+_BEGINNINGS = tuple(BEGINNINGS)
 _BINARY = (".db", ".traj")
 _TEXT = tuple(ending for ending in ENDINGS if ending not in _BINARY)
 _DATABASES = ("db", "json")
@@ -37,6 +46,14 @@ _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE
 # Two numbers for ASE, in quotes or not.
 _COMMA = re.compile(rb"""(?:^|\s)([^\s="']+)\s*=\s*(["']?)([-+]?\d+,\d+)\2(?=\s|$)""")
 COMPRESSED = (".gz", ".bz2", ".xz")
+_PACKED = (
+    *(".tar", ".tgz", ".tbz2", ".txz", ".zip", ".7z", ".rar", ".lzma", ".lz4", ".zst"),
+    *(".z", ".npz", ".npy", ".h5", ".hdf5", ".pkl", ".pickle"),
+)
+BUNDLES = (".bundle", ".bundletrajectory")
+"""Endings of the folders in which a BundleTrajectory of ASE has its frames."""
+_HEAD_BYTES = 1 << 13
+_LAMMPS = re.compile(rb"(?m)^\s*\d+\s+atoms\b(?s:.*)^.*\bxlo\s+xhi\b")
 
 
 def bare_name(file: Path) -> str:
@@ -49,8 +66,43 @@ def bare_name(file: Path) -> str:
 
 def is_structure_file(file: Path) -> bool:
     """Return whether a file's name is one of those to read in a folder."""
+    return file.is_file() and not is_packed(file) and _is_structure(bare_name(file))
+
+
+def _is_structure(name: str) -> bool:
+    return name.endswith(ENDINGS) or name.startswith(_BEGINNINGS)
+
+
+def is_packed(file: Path) -> bool:
+    """Return whether a file is packed, or other data than text, by its name."""
+    return bare_name(file).endswith(_PACKED)
+
+
+def is_unreadable(file: Path) -> bool:
+    """Return whether a name in a folder says structures, in a form that is not read."""
     name = bare_name(file)
-    return file.is_file() and (name.endswith(ENDINGS) or name.startswith(BEGINNINGS))
+    if name.endswith(BUNDLES):
+        return True
+    while name.endswith((*_PACKED, *COMPRESSED)):
+        name = name.rpartition(".")[0]
+    return is_packed(file) and _is_structure(name)
+
+
+def format_of(file: Path) -> str | None:
+    """Return ASE's name of a file's format where ASE does not tell it by the name.
+
+    Files of VASP have numbers and words after their names; data files of LAMMPS have
+    any name.
+    """
+    name = bare_name(file)
+    if name.endswith((*ENDINGS, ".json")) or not size_of(file):
+        return None
+    for beginning, format in BEGINNINGS.items():
+        if name.startswith(beginning):
+            return format
+    with open_unpacked(file) as stream:
+        head = stream.read(_HEAD_BYTES)
+    return "lammps-data" if _LAMMPS.search(head) else None
 
 
 def check_sizes(file: Path, format: str | None, label: str | None) -> int | None:
@@ -63,10 +115,17 @@ def check_sizes(file: Path, format: str | None, label: str | None) -> int | None
     """
     if size_of(file) == 0 and file.suffix not in COMPRESSED:
         refuse_file(file, "to be a file of structures", "an empty file")
+    if format is None and is_packed(file):
+        refuse_file(
+            file,
+            f"to be a file of structures, which may end in {', '.join(COMPRESSED)}",
+            f"an archive or other data, {bare_name(file).rpartition('.')[2]}",
+            "Unpack it first.",
+        )
     if (kind := database_kind(file, format)) is not None:
         return _check_database(file, kind)
     name, frames = bare_name(file), None
-    text = name.endswith(_TEXT) or name.startswith(BEGINNINGS) or format in _FORMATS
+    text = name.endswith(_TEXT) or name.startswith(_BEGINNINGS) or format in _FORMATS
     with open_unpacked(file) as stream:
         lines = _lines(file, stream) if text else iter(())
         if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
@@ -81,7 +140,7 @@ def check_sizes(file: Path, format: str | None, label: str | None) -> int | None
             frames += has_text
         elif format == "vasp-xml" or name.startswith("vasprun"):
             frames = _check_xml(file, lines)
-        elif format == "vasp" or name.endswith(_VASP) or name.startswith(BEGINNINGS):
+        elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
             head = list(itertools.islice(lines, 7))
             count = len(head) + sum(1 for _ in lines)
             for line in head[5:]:
@@ -162,7 +221,15 @@ def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text; ASE takes hours for a line of many megabytes."""
     for number, line in enumerate(stream, start=1):
         line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-        if len(line) > _LINE_BYTES or b"\0" in line:
+        if (at := line.find(b"\0")) >= 0:
+            refuse_file(
+                file,
+                "to be text",
+                f"a NUL byte in line {number}, {line[max(at - 20, 0) : at + 20]!r}",
+                "Download or copy the file again, or rename it if it is none of "
+                "structures.",
+            )
+        if len(line) > _LINE_BYTES:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
             refuse_file(
                 file, f"to be text in lines of at most {_LINE_BYTES:,} bytes", received
@@ -182,10 +249,11 @@ def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
             number += 1
             for after in lines:
                 if after.strip():
+                    place = f"after frame {frames - 1}" if frames else "at the start"
                     refuse_file(
                         file,
-                        "to have no empty lines between frames",
-                        f"{after[:80]!r} in line {number}, after frame {frames - 1}",
+                        "to have no empty lines before or between frames",
+                        f"{after[:80]!r} in line {number}, {place}",
                         "Remove the empty lines: what follows is not read.",
                     )
                 number += 1

@@ -20,6 +20,14 @@ from keras_bandgnn.optional import optional_import
 
 _EXTRA = "keras-bandgnn[chem]"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# A number of Fortran in double precision, such as -1.5D+00, up to its D. Fortran writes
+# a point, which names such as "1d4" lack.
+_DOUBLE = re.compile(
+    rb"""(?<![^\s="'\[({,])([-+]?(?:\d+\.\d*|\.\d+))[dD]"""
+    rb"""(?=[-+]?\d{1,3}(?![^\s"'\])},;]))"""
+)
+# ASE reads the numbers of these as those of Python.
+_PYTHON_NUMBERS = ("extxyz", "vasp", "vasp-xdatcar", "xyz")
 _ELEMENTS = (
     "Pass elements=, one symbol for each type from 1 on, such as elements=['Al', 'Ni']."
 )
@@ -52,16 +60,28 @@ def _atomic_numbers() -> dict[str, int]:
 
 
 def text_of(path: Path) -> str:
-    """Return a text without a byte order mark; bytes that are not UTF-8 stay text."""
+    """Return a text without a byte order mark, with E for the D of Fortran's numbers.
+
+    Bytes that are not UTF-8 stay text.
+    """
     with open_unpacked(path) as stream:
         data = stream.read().removeprefix(BYTE_ORDER_MARK)
-    return data.decode("utf-8", "surrogateescape")
+    return _python_numbers(data).decode("utf-8", "surrogateescape")
 
 
-def has_mark(path: Path) -> bool:
-    """Return whether a file begins with the byte order mark of UTF-8."""
+def _python_numbers(data: bytes) -> bytes:
+    return _DOUBLE.sub(rb"\1E", data)
+
+
+def differs_from_text(path: Path, format: str) -> bool:
+    """Return whether `text_of` changes a file in a way that ASE needs."""
     with open_unpacked(path) as stream:
-        return stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
+        if stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK:
+            return True
+        lines = stream if format in _PYTHON_NUMBERS else ()
+        return any(
+            (b"D" in line or b"d" in line) and _DOUBLE.search(line) for line in lines
+        )
 
 
 def _parse(text: str, format: str) -> Iterator[Any]:
@@ -79,7 +99,7 @@ def _molecules(path: Path, format: str, options: Options) -> Iterator[Any]:
         lines: list[str] = []
         for number, line in enumerate(stream):
             line = line.removeprefix(BYTE_ORDER_MARK) if number == 0 else line
-            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            text = _python_numbers(line).decode("utf-8", "replace").rstrip("\r\n")
             if text.startswith("$$$$"):
                 yield _molecule(lines)
                 lines = []
@@ -300,10 +320,10 @@ def check_atoms(path: Path, declared: int, lines: int, where: str = "") -> None:
 def _crystals(path: Path, format: str, options: Options) -> Iterator[Any]:
     """Yield the structures of a CIF; refuse sites that are not known or shared."""
     cif = optional_import("ase.io.cif", _EXTRA)
-    with open_unpacked(path) as stream:
-        data = stream.read().removeprefix(BYTE_ORDER_MARK)
-    for block in cif.parse_cif(io.BytesIO(data)):
+    text = text_of(path)
+    for block in cif.parse_cif(io.BytesIO(text.encode("utf-8", "surrogateescape"))):
         tags = dict(block)
+        _check_cell(tags, text)
         places = [tags.get(f"_atom_site_fract_{axis}") for axis in "xyz"]
         cyclic = all(isinstance(place, list) for place in places)
         if not cyclic:
@@ -313,7 +333,10 @@ def _crystals(path: Path, format: str, options: Options) -> Iterator[Any]:
         types = tags.get("_atom_site_type_symbol")
         labels = [str(v) for v in tags.get("_atom_site_label") or types or ()]
         sites = np.array(
-            [_place(label, row) for label, *row in zip(labels, *places, strict=True)]
+            [
+                _place(label, row, text)
+                for label, *row in zip(labels, *places, strict=True)
+            ]
         )
         shares = [_shares(label, types, k) for k, label in enumerate(labels)]
         filled = tags.get("_atom_site_occupancy") or [1.0] * len(labels)
@@ -334,14 +357,33 @@ def _crystals(path: Path, format: str, options: Options) -> Iterator[Any]:
         yield ordered_atoms(atoms, options["occupancy"], labels)
 
 
-def _place(label: str, values: Sequence) -> list[float]:
+def _check_cell(tags: Mapping[str, Any], text: str) -> None:
+    for name, value in tags.items():
+        if name.startswith(("_cell_length_", "_cell_angle_")) and isinstance(
+            value, str | list
+        ):
+            raise ValueError(
+                f"Expected {name} to be one number. Received: {value!r:.40}"
+                f"{_line_of(text, name, value)}. Correct it, or leave out the file."
+            )
+
+
+def _place(label: str, values: Sequence, text: str) -> list[float]:
     for value in values:
         if not isinstance(value, int | float):
             raise ValueError(
-                f"Expected coordinates of the site {label}. Received: {value!r}. "
-                "Remove the site, or add them."
+                f"Expected coordinates of the site {label}. Received: {value!r}"
+                f"{_line_of(text, label, value)}. Remove the site, or add them."
             )
     return list(values)
+
+
+def _line_of(text: str, *words: Any) -> str:
+    """Return " in line n" for the first line that has some words, otherwise nothing."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if set(map(str, words)) <= set(line.split()):
+            return f" in line {number}"
+    return ""
 
 
 def _filled(label: str, value: Any) -> float:

@@ -13,17 +13,20 @@ import numpy as np
 from keras_bandgnn.checks import boolean, one_of, sequence
 from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
 from keras_bandgnn.data.converters.structure_checks import (
+    BUNDLES,
     COMPRESSED,
     ENDINGS,
     bare_name,
     check_sizes,
     database_kind,
+    format_of,
     is_structure_file,
+    is_unreadable,
 )
 from keras_bandgnn.data.converters.structure_formats import (
     READERS,
+    differs_from_text,
     elements_of,
-    has_mark,
     text_of,
 )
 from keras_bandgnn.data.flat import FlatGraphs
@@ -47,6 +50,7 @@ _WORD = re.compile(
 )
 # Keys of extended XYZ that are no values of the frame.
 _STRUCTURE_KEYS = ("Lattice", "Properties", "pbc", "virial", "virials")
+_CONVERT = "Convert bundles with ase.io.write('a.traj', ase.io.read('a.bundle', ':'))."
 _BACKUPS = ("~", ".bak", ".old", ".orig", ".swp", ".tmp")
 
 _Path = str | os.PathLike
@@ -76,7 +80,8 @@ def read_structures(
 
     A folder is searched recursively, in the order of paths, for files whose names end
     in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR;
-    hidden files and backups are ignored, with a warning that names them. Files may be
+    hidden files, backups and archives are ignored, with a warning that names them.
+    Data files of LAMMPS are known by their content, if you name them. Files may be
     compressed (`.gz`, `.bz2`, `.xz`), except databases. Nothing is unpickled, and no
     file is changed.
 
@@ -138,11 +143,19 @@ def read_structures(
     }
     graph_options = {"label": label, "stress": stress, "forces": forces}
     files = _files(path)
+    listed = {Path(path)} if isinstance(path, _Path) else set(map(Path, path))
     graphs: list[Graph] = []
     total = sum(file.stat().st_size for file in files)
     with progress_bar("Reading structures", total, progress) as advance:
         for file in files:
-            graphs += _graphs(file, format, reading_options, graph_options, advance)
+            try:
+                graphs += _graphs(file, format, reading_options, graph_options, advance)
+            except ValueError as error:
+                if file in listed or len(files) == 1:
+                    raise
+                raise ValueError(
+                    f"{error} To leave it out, pass a list of the other files."
+                ) from error
     if unlabelled:
         graphs = [_without_results(graph) for graph in graphs]
     if isinstance(stress, str):
@@ -199,25 +212,45 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
             f"Expected a file or a folder of structures. Received: {path}, which does "
             "not exist. Check the path."
         )
-    files, ignored = [], []
-    for file in sorted(file for file in path.rglob("*") if is_structure_file(file)):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        backup = bare_name(file).endswith(_BACKUPS)
-        (ignored if hidden or backup else files).append(file)
+    if path.name.lower().endswith(BUNDLES):
+        raise ValueError(
+            f"Expected {path} to be a folder with files of structures. Received: a "
+            f"BundleTrajectory of ASE. {_CONVERT}"
+        )
+    files, ignored, unreadable = [], [], []
+    everything = sorted(path.rglob("*"))
+    for file in everything:
+        if is_unreadable(file):
+            unreadable.append(file)
+        elif is_structure_file(file):
+            hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+            backup = bare_name(file).endswith(_BACKUPS)
+            (ignored if hidden or backup else files).append(file)
     if ignored:
-        names = ", ".join(str(file.relative_to(path)) for file in ignored[:5])
-        more = f" and {len(ignored) - 5} more" if len(ignored) > 5 else ""
         warnings.warn(
-            f"Hidden files and backups in {path} are ignored: {names}{more}. Pass a "
-            "list of files to read them.",
+            f"Hidden files and backups in {path} are ignored: "
+            f"{_names(path, ignored)}. Pass a list of files to read them.",
+            stacklevel=3,
+        )
+    if unreadable:
+        warnings.warn(
+            f"Archives and bundles in {path} are ignored: {_names(path, unreadable)}. "
+            f"Unpack archives. {_CONVERT}",
             stacklevel=3,
         )
     if not files:
+        others = _names(path, [file for file in everything if file.is_file()])
         raise FileNotFoundError(
             f"Expected files in {path} that end in {', '.join(ENDINGS)} or begin with "
-            "POSCAR and similar. Received: none. Pass a list of the files."
+            f"POSCAR and similar. Received: none{', but ' if others else ''}{others}. "
+            "Pass a list of the files."
         )
     return files
+
+
+def _names(folder: Path, files: Sequence[Path]) -> str:
+    names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
+    return names + (f" and {len(files) - 5} more" if len(files) > 5 else "")
 
 
 def _graphs(
@@ -237,6 +270,7 @@ def _graphs(
         advance: Called with the number of bytes that were read.
     """
     count = check_sizes(file, format, graph_options["label"])
+    format = format or format_of(file)
     size, frame = file.stat().st_size, -1
     for frame, atoms in enumerate(_frames(file, format, reading_options)):
         try:
@@ -293,8 +327,11 @@ def _frames(
             raise ValueError(f"{place}{text}") from error
         received = f"{type(error).__name__}: {error}"
         if isinstance(error, KeyError) and text in ("'D'", "'T'"):
-            received = f"the element {text}. Write H for isotopes of hydrogen"
-        if frame:
+            message = (
+                f"Expected {file}, frame {frame}, to name elements. Received: the "
+                f"element {text}. Write H for isotopes of hydrogen."
+            )
+        elif frame:
             message = (
                 f"Expected {file}, frame {frame}, to be a structure that ASE can read. "
                 f"Received: {received}. Correct the frame, or remove it."
@@ -322,7 +359,9 @@ def _steps(file: Path, format: str | None, options: Mapping[str, Any]) -> Iterat
     try:
         source = path
         # ASE asks the stream of an OUTCAR for its name, which that of bz2 lacks.
-        if has_mark(path) or (format == "vasp-out" and path.suffix in COMPRESSED):
+        if differs_from_text(path, format) or (
+            format == "vasp-out" and path.suffix in COMPRESSED
+        ):
             source = io.StringIO(text_of(path))
             source.name = str(path)
         for atoms in read_frames(
