@@ -4,6 +4,7 @@ This is the convention of torch_geometric, and of data sets of dictionaries that
 it: `edge_index`, `edge_attr`, `x`, `y` and any other names.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,30 @@ from keras_bandgnn.graph import LABEL_LEVELS, Graph
 _NODE_NAMES = ("x", "pos", "z", "node_feat")
 _FIXED = ("edge_index", "edge_type", "num_nodes", "candidate_index", "slot_index")
 
+_MASK = re.compile(r"(edge_)?(train|val|valid|validation|test|stopping)_mask")
+
 Attributes = Mapping[str, Any]
+
+
+def is_mask(name: str, values: Any) -> bool:
+    """Return whether an attribute is the mask of a split, such as `train_mask`.
+
+    Args:
+        name: Its name.
+        values: Its values, bools or integers 0 and 1; None where missing.
+
+    Example:
+    >>> is_mask("train_mask", [True, None]), is_mask("train_mask", [1, 2])
+    (True, False)
+    """
+    if not _MASK.fullmatch(name):
+        return False
+    try:
+        array = np.asarray([value for value in values if value is not None])
+    except ValueError:  # ragged
+        return False
+    binary = array.dtype.kind in "biu" and array.size > 0
+    return binary and array.min() >= 0 and array.max() <= 1
 
 
 def refuse_names(form: str, level: str, names: Iterable, reserved: Iterable) -> None:

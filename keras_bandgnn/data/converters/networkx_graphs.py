@@ -1,17 +1,22 @@
 """Conversion from and to networkx."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.checks import having, instance
-from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
+from keras_bandgnn.data.converters.attributes import (
+    is_mask,
+    label_level_of,
+    refuse_names,
+)
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
+_DEFAULTS = {"node": "node_default", "edge": "edge_default"}
 _GRAPH_LEVEL = ("label", "candidates", "slot", "info")
 _RESERVED = {
     "node": ("label",),
@@ -36,7 +41,11 @@ def from_networkx(
     * edge attribute `edge_type`: the type,
     * attribute `label` of the nodes, of the edges or of the graph: the label, in which
       NaN is a value that is not known,
-    * graph attributes `candidates` and `slot`, node numbers, and `info`.
+    * graph attributes `candidates` and `slot`, node numbers, and `info`,
+    * masks of splits, such as `train_mask`, which are 0 where they are missing,
+    * what networkx adds to graphs of GraphML and GEXF: `node_default` and
+      `edge_default` of the graph are values of nodes and edges without one; text `id`
+      of edges, `viz`, and a text `label` that differs for all nodes are left out.
 
     Other graph attributes that are not numeric are stored in `info`.
 
@@ -61,8 +70,8 @@ def from_networkx(
     number = {name: i for i, name in enumerate(names)}
     ends = [(number[a], number[b]) for a, b in graph.edges()]
     senders, receivers = np.array(ends, np.int32).reshape(-1, 2).T
-    nodes = _columns("node", graph.nodes(data=True), node)
-    edges = _columns("edge", ((e[:2], e[2]) for e in graph.edges(data=True)), edge)
+    nodes = _columns("node", names, attribute_rows(graph, "node"), node)
+    edges = _columns("edge", list(graph.edges()), attribute_rows(graph, "edge"), edge)
     if not graph.is_directed():
         back = np.flatnonzero(senders != receivers)
         edges = {k: np.concatenate([v, v[back]]) for k, v in edges.items()}
@@ -92,19 +101,63 @@ def from_networkx(
     )
 
 
+def attribute_rows(graph: Any, level: str) -> list[dict[str, Any]]:
+    """Return the attributes of each node or edge of networkx, or of the graph.
+
+    Nodes and edges have the defaults that networkx reads from GraphML and GEXF, and no
+    `label` that is a caption: a text that differs for all nodes.
+
+    Args:
+        graph: A graph of networkx.
+        level: `"node"`, `"edge"` or `"graph"`.
+    """
+    if level == "graph":
+        return [graph.graph]
+    items = graph.nodes(data=True) if level == "node" else graph.edges(data=True)
+    default = graph.graph.get(_DEFAULTS[level])
+    default = default if isinstance(default, Mapping) else {}
+    rows = [{**default, **item[-1]} for item in items]
+    labels = [row.get("label") for row in rows]
+    text = level == "node" and all(isinstance(label, str) for label in labels)
+    if text and len(rows) > 1 and len(set(labels)) == len(rows):
+        rows = [{k: v for k, v in row.items() if k != "label"} for row in rows]
+    return rows
+
+
+def is_of_format(level: str, name: str, value: Any) -> bool:
+    """Return whether networkx has an attribute from the form of a file, no feature.
+
+    These are defaults, the `mode` and `viz` of GEXF, and text `id` of edges.
+    """
+    if level == "graph" and name == "mode":
+        return value in ("static", "dynamic")
+    if level == "edge" and name == "id":
+        return isinstance(value, str)
+    of_graph = level == "graph" and name in _DEFAULTS.values()
+    return isinstance(value, Mapping) and (of_graph or name == "viz")
+
+
 def _columns(
-    kind: str, items: Iterable[tuple[Any, Mapping]], keys: Iterable[str] | None
+    kind: str, names: list, rows: Sequence[Mapping], keys: Iterable[str] | None
 ) -> dict[str, np.ndarray]:
-    """Return an array per attribute of nodes or edges, as (name, attributes) pairs."""
-    items = list(items)
+    """Return an array per attribute of nodes or edges."""
     if keys is None:
-        keys = dict.fromkeys(key for _, attributes in items for key in attributes)
+        keys = dict.fromkeys(
+            key
+            for row in rows
+            for key, value in row.items()
+            if not is_of_format(kind, key, value)
+        )
     columns = {}
-    for key in keys if items else ():
-        values = [attributes.get(key) for _, attributes in items]
+    for key in keys if rows else ():
+        values = [row.get(key) for row in rows]
+        if is_mask(key, values):
+            shape = next(np.shape(value) for value in values if value is not None)
+            empty = np.zeros(shape, int)
+            values = [empty if value is None else value for value in values]
         array = _numbers(values)
         if array is None:
-            _explain(kind, key, [name for name, _ in items], values)
+            _explain(kind, key, names, values)
         columns[key] = array
     return columns
 
@@ -145,7 +198,7 @@ def _graph_attributes(
     info = dict(fields.pop("info", {}))
     features = {}
     for key, value in attributes.items():
-        if key in _GRAPH_LEVEL:
+        if key in _GRAPH_LEVEL or is_of_format("graph", key, value):
             continue
         array = _numbers(value)
         if array is None:

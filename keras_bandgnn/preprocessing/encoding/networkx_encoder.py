@@ -1,13 +1,14 @@
 """`NetworkXEncoder`: graphs of networkx with attributes of any kind."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
 from keras_bandgnn.checks import optional, string
+from keras_bandgnn.data.converters.networkx_graphs import attribute_rows, is_of_format
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
@@ -36,6 +37,9 @@ class NetworkXEncoder(GraphEncoder):
     edge becomes two. Nodes are in iteration order, which is that of predictions.
 
     Nodes without attributes get their number of edges, `node["degree"]`, at most 255.
+    Masks of splits, `train_mask`, `val_mask`, `test_mask` and the like, are 0 and 1,
+    for `fit(mask=...)`, and no input. What networkx adds to graphs of GraphML and GEXF
+    is no attribute, see `from_networkx`.
 
     The attribute `label` of the nodes, of the edges or of the graph is the label;
     `fit(x, y)` takes labels of its own.
@@ -109,9 +113,10 @@ class NetworkXEncoder(GraphEncoder):
                 continue
             columns: dict[str, list] = {name: [] for name in selection or ()}
             for item in items:
-                for attributes in _attributes(item, level):
+                for attributes in attribute_rows(item, level):
                     for name, value in attributes.items():
-                        if selection is None and name != _LABEL:
+                        of_file = name == _LABEL or is_of_format(level, name, value)
+                        if selection is None and not of_file:
                             columns.setdefault(str(name), [])
                         if name in columns:
                             columns[name].append(value)
@@ -148,7 +153,7 @@ class NetworkXEncoder(GraphEncoder):
         ends = np.array([(number[a], number[b]) for a, b in item.edges()], np.int32)
         senders, receivers = ends.reshape(-1, 2).T
         node, edge, graph = (self._features(item, level) for level in _LEVELS)
-        if not node:
+        if not self._has_features():
             node["degree"] = capped_degrees([degree for _, degree in item.degree])
         labels = _labels(item)
         if not item.is_directed():
@@ -174,11 +179,14 @@ class NetworkXEncoder(GraphEncoder):
         )
 
     def _features(self, item: Any, level: str) -> dict[str, np.ndarray]:
-        rows = list(_attributes(item, level))
+        rows = attribute_rows(item, level)
         return {
             name: encode_attribute(level, name, spec, [row.get(name) for row in rows])
             for name, spec in self.attributes[level].items()
         }
+
+    def _has_features(self) -> bool:
+        return any("mask" not in spec for spec in self.attributes["node"].values())
 
     def content(self, item: Any) -> bytes:
         """Return nodes, edges and attributes as text."""
@@ -195,7 +203,7 @@ class NetworkXEncoder(GraphEncoder):
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         self.require_adapted()
-        if not self.attributes["node"]:
+        if not self._has_features():
             return {"degree": {"ids": MOST_DEGREES}}
         return attribute_inputs(self.attributes["node"])
 
@@ -215,18 +223,9 @@ class NetworkXEncoder(GraphEncoder):
         return {**super().get_config(), **config}
 
 
-def _attributes(item: Any, level: str) -> Iterator[Mapping]:
-    if level == "graph":
-        yield item.graph
-    elif level == "node":
-        yield from (attributes for _, attributes in item.nodes(data=True))
-    else:
-        yield from (attributes for *_, attributes in item.edges(data=True))
-
-
 def _labels(item: Any) -> dict[str, Any]:
     for level in ("node", "graph", "edge"):
-        rows = [attributes.get(_LABEL) for attributes in _attributes(item, level)]
+        rows = [attributes.get(_LABEL) for attributes in attribute_rows(item, level)]
         first = next((row for row in rows if not is_missing(row)), None)
         # Text on edges is a caption, as that of Graphviz.
         if first is None or (level == "edge" and isinstance(first, str)):

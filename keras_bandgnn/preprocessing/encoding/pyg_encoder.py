@@ -8,7 +8,12 @@ import numpy as np
 
 from keras_bandgnn.arrays import id_input
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse
-from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_of
+from keras_bandgnn.data.converters.attributes import (
+    as_numpy,
+    graph_of,
+    is_mask,
+    levels_of,
+)
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
@@ -30,7 +35,8 @@ class PyGEncoder(GraphEncoder):
     one; larger ones need `node_inputs={"x": {"ids": 120}}`. Integers in several columns
     have a vocabulary per column: `{"x": {"columns": [119, 5, 12]}}`; those of nodes
     share one if zeros only follow the ids, as padding does. Nodes without features
-    get their number of incoming edges, `node["degree"]`, at most 255.
+    get their number of incoming edges, `node["degree"]`, at most 255. Masks of splits,
+    `train_mask`, `val_mask`, `test_mask` and the like, of 0 and 1, are no inputs.
 
     Args:
         levels: `"node"`, `"edge"` or `"context"` by name; None for `adapt` to learn.
@@ -114,10 +120,10 @@ class PyGEncoder(GraphEncoder):
             graph = conversion([item])(item)
         else:
             graph = graph_of(attributes_of(item), self.levels)
-        if self.node_inputs or graph.node:
+        if self.node_inputs or not all(is_mask(*part) for part in graph.node.items()):
             return graph
         degrees = np.bincount(graph.receivers, minlength=graph.num_nodes)
-        return graph.replace(node={"degree": capped_degrees(degrees)})
+        return graph.replace(node={**graph.node, "degree": capped_degrees(degrees)})
 
     def content(self, item: Any) -> bytes:
         """Return names, shapes and bytes of all arrays."""
@@ -190,6 +196,8 @@ def _learnt_inputs(
                 arrays.setdefault(name, []).append(values)
     inputs = {}
     for name, parts in arrays.items():
+        if all(is_mask(name, part) for part in parts):
+            continue
         parts = [part for part in parts if part.size] or parts
         kinds, shape = {part.dtype.kind for part in parts}, parts[0].shape
         if kinds <= set("iub") and len(shape) <= 2:

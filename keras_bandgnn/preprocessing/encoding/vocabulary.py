@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import mapping, strings
+from keras_bandgnn.data.converters.attributes import is_mask
 
 # Integers with more distinct values are numbers.
 MOST_CATEGORIES = 1000
 # Degrees of nodes without attributes are below this.
 MOST_DEGREES = 256
-_SPECS = ({"number"}, {"number", "mean", "std"}, {"category"})
+_SPECS = ({"number"}, {"number", "mean", "std"}, {"category"}, {"mask"})
 
 
 def _kind(value: Any) -> str | None:
@@ -62,7 +63,7 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
         if not is_spec or not all(isinstance(v, list | tuple) for v in spec.values()):
             raise ValueError(
                 f"Expected {name}[{key!r}] to be {{'number': shape}}, with or without "
-                "'mean' and 'std', or {'category': values}. "
+                "'mean' and 'std', {'category': values}, or {'mask': shape}. "
                 f"Received: {spec!r}."
             )
     return {
@@ -88,7 +89,8 @@ def learn_attributes(
     Returns:
         For each attribute `{"number": shape}`, which has `"mean"` and `"std"` of the
         data if numbers are standardized, or `{"category": values}` with the values in
-        sorted order: id 0 is unknown or missing, id k the k-th value.
+        sorted order: id 0 is unknown or missing, id k the k-th value. Masks of splits,
+        such as `train_mask`, of nodes, edges or graphs are `{"mask": shape}`.
 
     Raises:
         ValueError: For values that are neither, or numbers of several shapes.
@@ -100,6 +102,9 @@ def learn_attributes(
         present = [value for value in values if not is_missing(value)]
         kinds = {_kind(value) for value in present}
         if not present:
+            continue
+        if what != "context" and is_mask(name, present):
+            learnt[name] = {"mask": list(np.shape(present[0]))}
             continue
         if None in kinds:
             wrong = next(value for value in present if _kind(value) is None)
@@ -144,17 +149,20 @@ def learn_attributes(
 
 
 def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.ndarray:
-    """Return the ids of categories, or float32 numbers, [n] or [n, ...].
+    """Return the ids of categories, masks, or float32 numbers, [n] or [n, ...].
 
     Args:
         what: "node", "edge" or "graph", for errors.
         name: Name of the attribute.
         spec: Its entry in the result of `learn_attributes`.
-        values: Its values; None where missing, which categories may be.
+        values: Its values; None where missing, which categories and masks may be.
 
     Raises:
-        ValueError: For numbers that are missing, or of another shape.
+        ValueError: For numbers that are missing, or of another shape, and for masks
+            with values other than 0 and 1.
     """
+    if "mask" in spec:
+        return _mask(what, name, tuple(spec["mask"]), values)
     if "category" in spec:
         ids = {value: k for k, value in enumerate(spec["category"], start=1)}
         return np.array([_id(ids, value) for value in values], np.int32)
@@ -172,6 +180,19 @@ def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.nd
     if "mean" in spec:
         rows = (rows - spec["mean"]) / spec["std"]
     return rows.astype(np.float32).reshape(len(values), *shape)
+
+
+def _mask(what: str, name: str, shape: tuple, values: list) -> np.ndarray:
+    """Return a mask of 0 and 1, int32 [n] or [n, ...]; 0 where values are missing."""
+    rows = [np.zeros(shape) if is_missing(value) else value for value in values]
+    for position, row in enumerate(rows):
+        if np.shape(row) != shape or not np.isin(row, (0, 1)).all():
+            raise ValueError(
+                f"Expected the {what} attribute {name!r} to be a mask of 0 and 1, "
+                f"of shape {shape}. Received: {row!r:.60} at {what} {position}. "
+                "Correct it, or rename the attribute."
+            )
+    return np.asarray(rows, np.int32).reshape(len(rows), *shape)
 
 
 def _id(ids: Mapping, value: Any) -> int:
@@ -200,11 +221,11 @@ def several_categories(attributes: Mapping[str, Mapping]) -> list[str]:
 
 
 def attribute_inputs(attributes: Mapping[str, Mapping]) -> dict[str, dict[str, int]]:
-    """Return the `inputs` of a `NodeEncoder` for attributes of nodes."""
+    """Return the `inputs` of a `NodeEncoder` for attributes that are not masks."""
     inputs = {}
     for name, spec in attributes.items():
         if "category" in spec:
             inputs[name] = {"ids": 1 + len(spec["category"])}
-        elif len(spec["number"]) <= 1:
+        elif "number" in spec and len(spec["number"]) <= 1:
             inputs[name] = {"features": int(np.prod(spec["number"], dtype=int))}
     return inputs
