@@ -82,7 +82,7 @@ def read(
                 refuse_file(path, f"to have a molecule in line {number + 1}", error)
             graph = from_rdkit(molecule)
             if features == "benchmark":
-                graph = _with_kinds(graph, molecule)
+                graph = with_kinds(graph, molecule)
             graphs.append(
                 graph.replace(
                     context={"split": np.int32(code)}, info={"smiles": smiles}
@@ -108,7 +108,7 @@ def _rows(path: Path, index: Path) -> list[tuple[int, str]]:
     return [(int(word), lines[int(word)].strip()) for word in words]
 
 
-def _with_kinds(graph: Graph, molecule) -> Graph:
+def with_kinds(graph: Graph, molecule) -> Graph:
     """Return the graph with the kinds of atoms and bonds that the benchmark has."""
     chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
     plain = chem.Mol(molecule)

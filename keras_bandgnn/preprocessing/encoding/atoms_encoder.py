@@ -70,6 +70,18 @@ class AtomsEncoder(GraphEncoder):
     def _expected(self) -> str:
         return "an Atoms of ASE"
 
+    def _advice(self, item: Any) -> str:
+        """Return how to make structures of molecules that have no coordinates."""
+        if isinstance(item, str) or type(item).__module__.startswith("rdkit."):
+            return (
+                "SMILES have no coordinates. With RDKit: molecule = Chem.AddHs(Chem."
+                "MolFromSmiles(smiles)); AllChem.EmbedMolecule(molecule); AllChem."
+                "MMFFOptimizeMolecule(molecule); atoms = ase.Atoms([a.GetSymbol() for "
+                "a in molecule.GetAtoms()], molecule.GetConformer().GetPositions()). "
+                "For files write kb.data.read_structures(path)."
+            )
+        return super()._advice(item)
+
     def label_advice(self) -> str:
         """Return how to read the results of a calculator."""
         if self.label is not None and self.forces:

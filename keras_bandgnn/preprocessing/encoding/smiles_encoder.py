@@ -22,6 +22,10 @@ _ATOM = {
     "chiral tag": 10,
 }
 _BOND = {"type": 5, "conjugated": 2, "in a ring": 2}
+FEATURES = ("ids", "columns", "zinc")
+"""Forms of the features of atoms and bonds."""
+# Kinds of atoms of ZINC-12k, and others; none, single, double and triple bonds.
+_ZINC_ATOMS, _ZINC_BONDS = 29, 4
 
 
 def _offsets(sizes: dict[str, int]) -> np.ndarray:
@@ -62,6 +66,11 @@ class SmilesEncoder(GraphEncoder):
         chirality: `"canonical"`: chiral tags do not depend on how a molecule is
             written. `"written"`: they are those of RDKit, as for encoders of files of
             version 0.2.0. See `from_smiles`.
+        features: `"ids"`, as above. `"columns"`: those of `from_smiles` as they are,
+            `node["atom"]` int32 [N, 8] and `edge["bond"]` int32 [E, 3]. `"zinc"`: those
+            of the benchmark ZINC-12k, `node["atom"]` int32 [N], one of 28 kinds of
+            atoms, 28 for others, and `edge["bond"]` int32 [E], 1 to 3; see
+            `load("zinc", features="benchmark")`.
 
     Example:
     >>> encoder = SmilesEncoder()
@@ -78,6 +87,7 @@ class SmilesEncoder(GraphEncoder):
         hydrogens: bool = False,
         on_error: str = "raise",
         chirality: str = "canonical",
+        features: str = "ids",
         **kwargs,
     ):
         from keras_bandgnn.data.converters.smiles import CHIRALITIES
@@ -85,6 +95,7 @@ class SmilesEncoder(GraphEncoder):
         super().__init__(on_error, **kwargs)
         self.hydrogens = boolean("hydrogens", hydrogens)
         self.chirality = one_of("chirality", chirality, CHIRALITIES)
+        self.features = one_of("features", features, FEATURES)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -107,8 +118,15 @@ class SmilesEncoder(GraphEncoder):
         """Convert a SMILES string or a molecule; see `GraphEncoder`."""
         from keras_bandgnn.data.converters.smiles import from_rdkit
 
-        graph = from_rdkit(self._molecule(item), chirality=self.chirality)
+        molecule = self._molecule(item)
+        graph = from_rdkit(molecule, chirality=self.chirality)
         smiles = item if isinstance(item, str) else _canonical(item)
+        if self.features == "columns":
+            return graph.replace(info={"smiles": smiles})
+        if self.features == "zinc":
+            from keras_bandgnn.data.datasets.zinc import with_kinds
+
+            return with_kinds(graph, molecule).replace(info={"smiles": smiles})
         return Graph.unchecked(
             num_nodes=graph.num_nodes,
             senders=graph.senders,
@@ -139,14 +157,22 @@ class SmilesEncoder(GraphEncoder):
     @property
     def num_edge_types(self) -> int:
         """P: the types of bonds, and others."""
-        return _BOND["type"]
+        return _ZINC_BONDS if self.features == "zinc" else _BOND["type"]
 
-    def inputs(self) -> dict[str, dict[str, int]]:
+    def inputs(self) -> dict[str, dict]:
         """Return the `inputs` of a backbone."""
+        if self.features == "columns":
+            return {"atom": {"columns": list(_ATOM.values())}}
+        if self.features == "zinc":
+            return {"atom": {"ids": _ZINC_ATOMS}}
         return {"atom_ids": {"ids": 1 + sum(_ATOM.values())}}
 
     def edge_inputs(self) -> dict[str, dict]:
         """Return the `edge_inputs` of a backbone: the properties of bonds."""
+        if self.features == "columns":
+            return {"bond": {"columns": list(_BOND.values())}}
+        if self.features == "zinc":
+            return {"bond": {"ids": _ZINC_BONDS}}
         return {"bond_ids": {"ids": 1 + sum(_BOND.values())}}
 
     def get_config(self) -> dict:
@@ -155,6 +181,8 @@ class SmilesEncoder(GraphEncoder):
         # Files and stores of version 0.2.0 do not name it.
         if self.chirality != "written":
             config["chirality"] = self.chirality
+        if self.features != "ids":
+            config["features"] = self.features
         return config
 
     @classmethod
