@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from keras_bandgnn.data.datasets.parts import SPLITS, take_split, target_names
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import Limits, reading
 
+_LOG = logging.getLogger(__name__)
+_SIZE = re.compile(r"1, with ([\d,]+) nodes(?: and ([\d,]+) edges)?")
 _TU_NAME = re.compile(r"tu:[A-Za-z0-9_-]+")
 _ELSEWHERE = {
     "varmisuse": "load_varmisuse(path, split) for program graphs",
@@ -95,6 +98,8 @@ def load(
 
     The files are read from `path`, from the cache, or downloaded from their official
     address. They are read as plain data; no pickle is loaded.
+    A warning tells of one graph whose size is not that of the set, as of a file of
+    another set.
 
     Graph sets with fixed splits have the context feature `split` (0 train, 1 valid,
     2 test) if all graphs are loaded. Node sets are one graph, with `label_level`
@@ -151,7 +156,48 @@ def load(
         shared = {name: value for name, value in shared.items() if name in names}
         with reading(*files.values()):
             graphs = reader(files, **shared, **{**form.options, **options})
+    _compare_sizes(dataset, graphs, files)
     return graphs if split is None else take_split(name, graphs, split)
+
+
+def _compare_sizes(
+    dataset: Dataset, graphs: FlatGraphs, files: Mapping[str, Path]
+) -> None:
+    """Warn of one graph whose size is that of another set, or of none.
+
+    A file is recognised by its ending, so that any file of that form is read.
+    """
+    size = recorded_size(dataset)
+    if size is None or len(graphs) != 1:
+        return
+    received = (int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1]))
+    if all(want in (None, value) for want, value in zip(size, received, strict=True)):
+        return
+    same = [
+        other.name
+        for other in DATASETS.values()
+        if (pair := recorded_size(other)) is not None
+        and all(want in (None, v) for want, v in zip(pair, received, strict=True))
+    ]
+    _LOG.warning(
+        "Expected %r to be %s. Received: %s nodes and %s edges from %s%s. Check the "
+        "name and the path.",
+        dataset.name,
+        dataset.graphs,
+        f"{received[0]:,}",
+        f"{received[1]:,}",
+        next(iter(files.values())),
+        f", the size of {' or '.join(map(repr, same))}" if same else "",
+    )
+
+
+def recorded_size(dataset: Dataset) -> tuple[int, int | None] | None:
+    """Return the numbers of nodes and edges of a set of one graph, if recorded."""
+    match = _SIZE.fullmatch(dataset.graphs)
+    if match is None:
+        return None
+    nodes, edges = (group and int(group.replace(",", "")) for group in match.groups())
+    return nodes, edges
 
 
 def _reader(form: Form) -> Callable:

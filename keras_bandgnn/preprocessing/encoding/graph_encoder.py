@@ -138,8 +138,14 @@ class GraphEncoder(GraphLayer):
 
         Args:
             items: Raw items in any form that `fit` takes; graphs teach nothing.
+
+        Raises:
+            ValueError: If there are items, and the encoder converts none of them.
         """
         items = [item for item in raw_items(items) if not isinstance(item, Graph)]
+        present = [item for item in items if not is_missing(item)]
+        if present and not any(map(self.accepts, present)):
+            refuse("items", self._expected(), present[0], self._advice(present[0]))
         self.learn(items)
         return self
 
