@@ -36,6 +36,8 @@ _HEADERS = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 _AGAIN = "Download or copy the file again."
+LARGEST_NUMBER = 1e30
+"""Larger numbers in files of models give infinity or NaN in float32."""
 
 
 @dataclass(frozen=True)

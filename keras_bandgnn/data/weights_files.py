@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from keras_bandgnn.data.reading import reading, refuse_file
+from keras_bandgnn.data.reading import LARGEST_NUMBER, reading, refuse_file
 
 
 def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
@@ -55,11 +55,15 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
                     values = item[()]
                     with np.errstate(over="ignore"):  # those of models are float32
                         values = values.astype(np.float32, copy=False)
-                    if not np.isfinite(values).all():
+                    if not (np.abs(values) <= LARGEST_NUMBER).all():
+                        infinite = not np.isfinite(values).all()
                         refuse_file(
                             path,
-                            f"to have finite weights in {name}",
-                            "NaN or infinite values",
+                            f"to have finite weights in {name}, at most "
+                            f"{LARGEST_NUMBER:g}",
+                            "NaN or infinite values"
+                            if infinite
+                            else f"{np.abs(values).max():g}",
                             "Train again, or download the file again.",
                         )
     return numbers, arrays

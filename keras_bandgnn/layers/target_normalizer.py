@@ -230,6 +230,13 @@ class TargetNormalizer(BatchLayer):
                     "Expected `mean` and `std` with one entry per target, std above 0. "
                     f"Received: mean={mean.tolist()}, std={std.tolist()}."
                 )
+            with np.errstate(over="ignore"):
+                constants = np.concatenate([mean, std]).astype(np.float32)
+            if not np.isfinite(constants).all():
+                raise ValueError(
+                    "Expected finite `mean` and `std`, also in float32. Received: "
+                    f"mean={mean.tolist()}, std={std.tolist()}. Rescale the labels."
+                )
             self.build((None, None, len(mean)))
             self._assign(mean, std)
 
@@ -243,7 +250,10 @@ class TargetNormalizer(BatchLayer):
             element = int(key) if isinstance(key, str) and key.isdigit() else key
             element = positive_int("references (elements)", element, 0)
             value = array(f"references[{element}]", value)
-            out[element] = np.atleast_1d(value).astype(float)
+            with np.errstate(over="ignore"):  # the weights are float32
+                out[element] = np.atleast_1d(value).astype(np.float32).astype(float)
+            if np.isfinite(out[element]).all():
+                out[element] = np.atleast_1d(value).astype(float)
         for element, value in out.items():
             if not 0 <= element < NUM_ELEMENTS or not np.isfinite(value).all():
                 raise ValueError(

@@ -10,7 +10,12 @@ from keras import ops
 
 from keras_bandgnn.checks import as_path, boolean, one_of, refuse
 from keras_bandgnn.data.files import atomic_folder, restore_replaced
-from keras_bandgnn.data.reading import open_npz, reading, refuse_file
+from keras_bandgnn.data.reading import (
+    LARGEST_NUMBER,
+    open_npz,
+    reading,
+    refuse_file,
+)
 from keras_bandgnn.models.error_table import labelled_outputs
 from keras_bandgnn.models.graph_regressor import GraphRegressor
 from keras_bandgnn.models.regression_task import RegressionTask
@@ -316,15 +321,18 @@ class LastLayerLaplace:
         }
         for name, shape in shapes.items():
             values = parameters[name]
-            right = values.shape == shape and np.isfinite(values).all()
+            right = values.shape == shape
+            right = right and (np.abs(values) <= LARGEST_NUMBER).all()
             if right:
                 least = np.diagonal(values, 0, -2, -1) if values.ndim == 3 else values
                 right = not (least < 0).any()
             if not right:
                 refuse_file(
                     path,
-                    f"to have finite numbers {list(shape)}, at least 0, as {name!r}",
-                    f"shape {list(values.shape)}",
+                    f"to have finite numbers {list(shape)}, from 0 to "
+                    f"{LARGEST_NUMBER:g}, as {name!r}",
+                    f"shape {list(values.shape)}, up to "
+                    f"{np.abs(values).max(initial=0):g}",
                     "Copy the folder again.",
                 )
         laplace.covariance = parameters["covariance"]

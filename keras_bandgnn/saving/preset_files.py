@@ -17,7 +17,7 @@ import numpy as np
 from keras_bandgnn.checks import as_path
 from keras_bandgnn.data import files
 from keras_bandgnn.data.files import buffered_write, json_text
-from keras_bandgnn.data.reading import read_json, refuse_file
+from keras_bandgnn.data.reading import LARGEST_NUMBER, read_json, refuse_file
 from keras_bandgnn.registration import (
     PACKAGE,
     check_registered,
@@ -364,7 +364,7 @@ class Presets:
 
 
 def read(path: Path) -> dict:
-    """Return the object in a JSON file, after checking the classes that it names."""
+    """Return the object in a JSON file, after checking its classes and numbers."""
     if not path.is_file():
         raise ValueError(
             f"Expected the file {path}. Received: no such file. Copy the whole preset."
@@ -374,7 +374,25 @@ def read(path: Path) -> dict:
         refuse_file(path, "to hold a JSON object", type(value).__name__)
     load_classes()
     check_classes(path, value)
+    _check_numbers(path, value)
     return value
+
+
+def _check_numbers(path: Path, value: Any, place: str = "") -> None:
+    """Refuse numbers with which a model predicts infinity or NaN."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_numbers(path, item, f"{place}.{name}" if place else name)
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _check_numbers(path, item, f"{place}[{at}]")
+    elif isinstance(value, int | float) and not abs(value) <= LARGEST_NUMBER:
+        refuse_file(
+            path,
+            f"to have finite numbers of at most {LARGEST_NUMBER:g}",
+            f"{value!r:.20} at {place}",
+            "Copy the file again.",
+        )
 
 
 def preset_entry(instance, config: dict) -> dict:
