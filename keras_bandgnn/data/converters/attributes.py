@@ -40,7 +40,7 @@ def is_mask(name: str, values: Any) -> bool:
     except ValueError:  # ragged
         return False
     binary = array.dtype.kind in "biu" and array.size > 0
-    return binary and array.min() >= 0 and array.max() <= 1
+    return binary and bool(array.min() >= 0 and array.max() <= 1)
 
 
 def refuse_names(form: str, level: str, names: Iterable, reserved: Iterable) -> None:

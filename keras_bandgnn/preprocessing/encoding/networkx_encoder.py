@@ -8,7 +8,6 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import optional, string
-from keras_bandgnn.data.converters.networkx_graphs import attribute_rows, is_of_format
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
@@ -104,6 +103,8 @@ class NetworkXEncoder(GraphEncoder):
 
     def learn(self, items: Iterable[Any]) -> None:
         """Learn the attributes; see `GraphEncoder.adapt`."""
+        from keras_bandgnn.data.converters import networkx_graphs
+
         items = [item for item in items if self.accepts(item)]
         learnt = {}
         for level in _LEVELS:
@@ -113,9 +114,11 @@ class NetworkXEncoder(GraphEncoder):
                 continue
             columns: dict[str, list] = {name: [] for name in selection or ()}
             for item in items:
-                for attributes in attribute_rows(item, level):
+                for attributes in networkx_graphs.attribute_rows(item, level):
                     for name, value in attributes.items():
-                        of_file = name == _LABEL or is_of_format(level, name, value)
+                        of_file = name == _LABEL or networkx_graphs.is_of_format(
+                            level, name, value
+                        )
                         if selection is None and not of_file:
                             columns.setdefault(str(name), [])
                         if name in columns:
@@ -179,6 +182,8 @@ class NetworkXEncoder(GraphEncoder):
         )
 
     def _features(self, item: Any, level: str) -> dict[str, np.ndarray]:
+        from keras_bandgnn.data.converters.networkx_graphs import attribute_rows
+
         rows = attribute_rows(item, level)
         return {
             name: encode_attribute(level, name, spec, [row.get(name) for row in rows])
@@ -224,6 +229,8 @@ class NetworkXEncoder(GraphEncoder):
 
 
 def _labels(item: Any) -> dict[str, Any]:
+    from keras_bandgnn.data.converters.networkx_graphs import attribute_rows
+
     for level in ("node", "graph", "edge"):
         rows = [attributes.get(_LABEL) for attributes in attribute_rows(item, level)]
         first = next((row for row in rows if not is_missing(row)), None)
