@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +92,22 @@ def maximise_evidence(
             break
     covariance = (vectors / (alpha + beta * values)) @ vectors.T
     return LinearPosterior(covariance, float(1 / np.sqrt(beta)))
+
+
+def _check_numbers(path: Path, name: str, values: np.ndarray, shape: tuple) -> None:
+    """Refuse a file whose numbers have another shape, are negative or absurd."""
+    right = values.shape == shape and (np.abs(values) <= LARGEST_NUMBER).all()
+    if right:
+        least = np.diagonal(values, 0, -2, -1) if values.ndim == 3 else values
+        right = not (least < 0).any()
+    if not right:
+        refuse_file(
+            path,
+            f"to have finite numbers {list(shape)}, from 0 to {LARGEST_NUMBER:g}, as "
+            f"{name!r}",
+            f"shape {list(values.shape)}, up to {np.abs(values).max(initial=0):g}",
+            "Copy the folder again.",
+        )
 
 
 class LastLayerLaplace:
@@ -320,26 +337,8 @@ class LastLayerLaplace:
             "factor": (count,),
         }
         for name, shape in shapes.items():
-            values = parameters[name]
-            right = values.shape == shape
-            right = right and (np.abs(values) <= LARGEST_NUMBER).all()
-            if right:
-                least = np.diagonal(values, 0, -2, -1) if values.ndim == 3 else values
-                right = not (least < 0).any()
-            if not right:
-                refuse_file(
-                    path,
-                    f"to have finite numbers {list(shape)}, from 0 to "
-                    f"{LARGEST_NUMBER:g}, as {name!r}",
-                    f"shape {list(values.shape)}, up to "
-                    f"{np.abs(values).max(initial=0):g}",
-                    "Copy the folder again.",
-                )
-        laplace.covariance = parameters["covariance"]
-        laplace.noise_std, laplace.factor = (
-            parameters["noise_std"],
-            parameters["factor"],
-        )
+            _check_numbers(path, name, parameters[name], shape)
+            setattr(laplace, name, parameters[name])
         laplace._digest = laplace._weights_digest()
         return laplace
 

@@ -342,12 +342,9 @@ class LinkPredictor(Task):
             )
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
-            loader = inputs.data if inputs.kind == LOADER else None
             # During `fit` the pairs were checked before the first epoch.
-            cached = kwargs.get("_use_cached_eval_dataset")
-            if loader is not None and loader.pairs is not None and not cached:
-                links = self._links(loader.graph, undirected)
-                links.check_messages("pairs", loader.pairs)
+            if inputs.kind == LOADER and not kwargs.get("_use_cached_eval_dataset"):
+                self._check_loader(inputs.data, undirected)
             return super().evaluate(inputs, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
         _refuse_unknown(
@@ -362,6 +359,11 @@ class LinkPredictor(Task):
                 "compile=False. Call task.compile() before evaluate."
             )
         return measures(self, links, pairs, negatives, known, seed, by_layer)
+
+    def _check_loader(self, loader, undirected: bool | None) -> None:
+        if loader.pairs is not None:
+            links = self._links(loader.graph, undirected)
+            links.check_messages("pairs", loader.pairs)
 
     # === Predictions ===
 
