@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 from docstrings import public
@@ -32,8 +33,19 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
+@pytest.fixture
+def page_registry():
+    """Forget the classes that a page registers: encoders would take items of others."""
+    registry = keras.saving.get_custom_objects()
+    before = dict(registry)
+    yield
+    registry.clear()
+    registry.update(before)
+
+
 # torch_geometric deprecates parts of torch as it loads.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is dep:DeprecationWarning")
+@pytest.mark.usefixtures("page_registry")
 @pytest.mark.every_backend("README.md")
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
