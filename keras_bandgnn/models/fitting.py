@@ -79,6 +79,16 @@ def options_for_graphs(
     return options
 
 
+def refuse_unknown(options: dict, names: Sequence[str], of_graphs: str) -> None:
+    """Raise a TypeError for options of a graph that Keras does not have."""
+    passed = {name for name, value in options.items() if value is not None}
+    if unknown := passed - set(names):
+        raise TypeError(
+            f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
+            f"graph are {of_graphs}."
+        )
+
+
 def check_callbacks(callbacks: Any) -> None:
     """Raise a ValueError unless these are callbacks of Keras, or None."""
     kinds = (keras.callbacks.Callback, keras.callbacks.CallbackList)

@@ -1,7 +1,5 @@
 """`LinkPredictor`: a score for pairs of nodes, such as links and triples."""
 
-from collections.abc import Sequence
-
 import keras
 import numpy as np
 from keras import ops
@@ -12,7 +10,7 @@ from keras_bandgnn.data.link_splits import NodePairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
-from keras_bandgnn.models.fitting import options_for_graphs
+from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.link_pairs import (
@@ -35,16 +33,6 @@ _LABELS = dict.fromkeys(
     ("validation_split", "y", "sample_weight", "class_weight"),
     "Pass pairs, and validation_pairs.",
 )
-
-
-def _refuse_unknown(options: dict, names: Sequence[str], of_graphs: str) -> None:
-    """Raise a TypeError for options of a graph that Keras does not have."""
-    passed = {name for name, value in options.items() if value is not None}
-    if unknown := passed - set(names):
-        raise TypeError(
-            f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
-            f"graph are {of_graphs}."
-        )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -347,7 +335,7 @@ class LinkPredictor(Task):
                 self._check_loader(inputs.data, undirected)
             return super().evaluate(inputs, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
-        _refuse_unknown(
+        refuse_unknown(
             kwargs,
             ("verbose", "return_dict", "callbacks"),
             "pairs, negatives, known, seed, by_layer and undirected",
@@ -395,7 +383,7 @@ class LinkPredictor(Task):
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
             return super().predict(inputs, batch_size, **kwargs)
-        _refuse_unknown(
+        refuse_unknown(
             options_for_graphs((), (), kwargs),
             ("verbose", "callbacks"),
             "pairs, batch_size and by_layer",

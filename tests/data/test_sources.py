@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 from converter_graphs import assert_same, make
+from indexed import Items
 
 from keras_bandgnn import Graph, progress
 from keras_bandgnn.data import FlatGraphs, open_store, sources, write_store
@@ -53,19 +54,6 @@ def check(source, graphs):
     assert len(found) == len(graphs)
     for a, b in zip(found, graphs, strict=True):
         assert_same(a, b)
-
-
-class Items:
-    """Length and items, and no end of its own, like data sets of torch."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index % len(self.items)]
 
 
 def generator():

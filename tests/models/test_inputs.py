@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from indexed import Items
 from task_samples import TASKS, data_of, task_of
 
 import keras_bandgnn as kb
@@ -143,19 +144,6 @@ def object_array(items):
     array = np.empty(len(items), object)
     array[:] = items
     return array
-
-
-class Items:
-    """Indexed, as data sets of torch are; it does not end by itself."""
-
-    def __init__(self, items):
-        self.items = items
-
-    def __len__(self):
-        return len(self.items)
-
-    def __getitem__(self, index):
-        return self.items[index % len(self.items)]
 
 
 class Iterated:
