@@ -132,7 +132,7 @@ class Hardware:
             valid = list(map(len, rates)) == list(map(len, SIZES.values()))
             valid &= all(min(r) > 0 and math.isfinite(sum(r)) for r in rates)
             valid &= hardware.itemsize in (2, 4, 8)
-        except (KeyError, TypeError, OverflowError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             valid = False
         if not valid:
             expected = "to have constants that `bandgnn calibrate` measured"

@@ -142,6 +142,7 @@ def corrupted():
         "not a number": changed(blocks=[1.0, float("nan"), 1.0, 1.0, 1.0]),
         "another shape": changed(blocks=[1.0]),
         "no shape": changed(gather=1.0),
+        "no rates": changed(gather=[]),
         "a size": json.dumps(constants | {"itemsize": 0}),
     }.items()
 
