@@ -52,21 +52,45 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
                 numbers += math.prod(item.shape)
                 arrays += 1
                 if finite and item.dtype.kind == "f":
-                    values = item[()]
-                    with np.errstate(over="ignore"):  # those of models are float32
-                        values = values.astype(np.float32, copy=False)
-                    if not (np.abs(values) <= LARGEST_NUMBER).all():
-                        infinite = not np.isfinite(values).all()
+                    received = _absurd(item[()])
+                    if received:
                         refuse_file(
                             path,
                             f"to have finite weights in {name}, at most "
                             f"{LARGEST_NUMBER:g}",
-                            "NaN or infinite values"
-                            if infinite
-                            else f"{np.abs(values).max():g}",
+                            received,
                             "Train again, or download the file again.",
                         )
     return numbers, arrays
+
+
+def check_loaded_weights(weights: Mapping[str, Any]) -> None:
+    """Check weights that Keras has read from a file.
+
+    Args:
+        weights: Arrays by the path of their variable.
+
+    Raises:
+        ValueError: If weights are not finite or too large to compute with.
+    """
+    for path, values in weights.items():
+        received = _absurd(values) if values.dtype.kind == "f" else None
+        if received:
+            raise ValueError(
+                f"Expected the file of this model to have finite weights, at most "
+                f"{LARGEST_NUMBER:g}. Received: {received} in {path}. Train again, or "
+                "load another file."
+            )
+
+
+def _absurd(values: np.ndarray) -> str | None:
+    """Return what is wrong with weights, or None."""
+    with np.errstate(over="ignore"):  # those of models are float32
+        values = values.astype(np.float32, copy=False)
+    if (np.abs(values) <= LARGEST_NUMBER).all():
+        return None
+    finite = np.isfinite(values).all()
+    return f"{np.abs(values).max():g}" if finite else "NaN or infinite values"
 
 
 def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import compat
+from keras_bandgnn.data.weights_files import check_loaded_weights
 from keras_bandgnn.models.distributed_model import DistributedModel
 from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.models.labels import Labels
@@ -241,11 +242,29 @@ class EntryModel(DistributedModel):
             sample_weight = ops.stack([mask, weight], axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _before_steps(self) -> None:
-        """Discard compiled steps if the computation of the backbone has changed.
+    def load_own_variables(self, store) -> None:
+        """Load the variables; the first step then checks all weights of the model."""
+        super().load_own_variables(store)
+        self._check_weights_once()
 
-        Loading weights, or another task over the same backbone, may change it.
+    def _check_weights_once(self) -> None:
+        # Keras loads the weights of layers after those of the model.
+        self.__dict__["_unchecked_weights"] = True
+
+    def _before_steps(self) -> None:
+        """Check weights that were loaded, and discard steps that are of no use now.
+
+        Loading weights, or another task over the same backbone, may change the
+        computation of the backbone.
+
+        Raises:
+            ValueError: If loaded weights are not finite or too large to compute with.
         """
+        if self.__dict__.get("_unchecked_weights"):
+            check_loaded_weights(
+                {w.path: ops.convert_to_numpy(w) for w in self.weights}
+            )
+            del self.__dict__["_unchecked_weights"]
         variant = self.program_variant
         if self.__dict__.setdefault("_variant", variant) != variant:
             self.__dict__["_variant"] = variant

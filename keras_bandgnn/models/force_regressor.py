@@ -150,6 +150,7 @@ class ForceRegressor(GraphRegressor):
 
     def load_own_variables(self, store) -> None:
         """See `save_own_variables`."""
+        self._check_weights_once()
 
     def set_loss_weights(
         self,

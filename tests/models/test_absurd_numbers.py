@@ -3,6 +3,7 @@
 import json
 
 import h5py
+import keras
 import numpy as np
 import pytest
 
@@ -107,6 +108,42 @@ def test_weights(name, absurd, tmp_path):
     metadata.write_text(json.dumps(entry))
     with pytest.raises(ValueError, match=f"{name} to have finite weights"):
         Task.from_preset(tmp_path / "p")
+
+
+def fit(task):
+    task.fit(graphs(), epochs=1, verbose=0)
+
+
+def predict(task):
+    task.predict(graphs(), verbose=0)
+
+
+def evaluate(task):
+    task.evaluate(graphs(), verbose=0)
+
+
+@pytest.mark.parametrize("absurd", ["nan", "infinite", "float32"])
+@pytest.mark.parametrize("method", [fit, predict, evaluate])
+@pytest.mark.parametrize("ending", [".keras", ".weights.h5"])
+def test_weights_that_keras_loads(ending, method, absurd, tmp_path):
+    """The first step refuses them: Keras loads layers after their model."""
+    task = regressor()
+    variable = task.backbone.trainable_variables[0]
+    good = variable.numpy()
+    variable.assign(np.full_like(good, ABSURD[absurd]))
+    if ending == ".keras":
+        task.save(tmp_path / "m.keras")
+        loaded = keras.models.load_model(tmp_path / "m.keras")
+    else:
+        task.save_weights(tmp_path / "m.weights.h5")
+        loaded = regressor()
+        loaded.load_weights(tmp_path / "m.weights.h5")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="finite weights.*: .* in .*/") as error:
+            method(loaded)
+    assert loaded.backbone.trainable_variables[0].path in str(error.value)
+    loaded.backbone.trainable_variables[0].assign(good)
+    method(loaded)
 
 
 @pytest.mark.parametrize("absurd", ["large", "nan", "infinite", "float32"])
