@@ -316,7 +316,9 @@ def test_a_script_ends_with_one_line_and_resumes(tmp_path, batch):
     place = "the same fit resumes in epoch 1 after batch 2"
     if batch == 0:
         place = "nothing is saved yet, the same fit starts again"
-    assert done.stderr.strip() == f"interrupted: {place} ({folder})"
+    # TensorFlow, which Keras imports for a seed, may write lines before it.
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == f"interrupted: {place} ({folder})"
     history = task(DynamicBatcher(3)).fit(
         graphs(), epochs=2, verbose=0, callbacks=[SaveProgress(folder)]
     )
