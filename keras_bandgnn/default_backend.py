@@ -36,10 +36,15 @@ def backend_required() -> Iterator[None]:
     except ImportError as error:
         if installed_backends():
             raise
-        raise ImportError(
-            "Expected a backend of Keras: jax, torch or tensorflow, any of them. "
-            "Received: none is installed. Install one, such as with: pip install jax."
-        ) from error
+        raise missing_backend() from error
+
+
+def missing_backend() -> ImportError:
+    """Return the error of a process without a backend of Keras."""
+    return ImportError(
+        "Expected a backend of Keras: jax, torch or tensorflow, any of them. "
+        "Received: none is installed. Install one, such as with: pip install jax."
+    )
 
 
 def replace_missing_backend() -> None:

@@ -5,7 +5,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 
-import keras
+from keras_bandgnn.host_keras import keras
 
 PACKAGE = "keras_bandgnn"
 # Rooms with classes that saved files name.

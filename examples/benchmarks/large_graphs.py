@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from examples.benchmarks import figures
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-peer", action="store_true", help="ours alone")
     figures.add_option(parser)
+    allocator.add_option(parser, "default")
     parser.add_argument("--child", help=argparse.SUPPRESS)
 
 
@@ -364,6 +365,7 @@ def run(options: argparse.Namespace) -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         print(json.dumps(CHILDREN[options.child](options)))
         return
+    allocator.apply(options.allocator)
     if options.make:
         make(options.folder, options.make, options.features)
     found = {}

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from keras import ops
 
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import (
     batched_gather,

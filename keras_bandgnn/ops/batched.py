@@ -1,8 +1,6 @@
 """Batched gathers, sums and products, one flat call for all supergraphs."""
 
-import keras
-from keras import ops
-
+from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.backend import current as backend
 
 

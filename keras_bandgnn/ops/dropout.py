@@ -6,9 +6,7 @@ same rows: 80 ms on torch and 97 ms on JAX for the 7,650 x 745 features of Amazo
 
 import math
 
-import keras
-from keras import ops
-
+from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.backend import current as backend
 
 # Constants of the finaliser of MurmurHash3, and 2^32 over the golden ratio.

@@ -1,7 +1,6 @@
 """Loops over chunks of long arrays, and custom gradients."""
 
-import keras
-
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
 

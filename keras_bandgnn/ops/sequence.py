@@ -12,7 +12,7 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-import keras
+from keras_bandgnn.host_keras import keras
 
 _active = contextvars.ContextVar("sequence_axis", default=None)
 

@@ -2,9 +2,7 @@
 
 from typing import Any, NamedTuple
 
-import keras
-from keras import ops
-
+from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import (
     batched_gather,

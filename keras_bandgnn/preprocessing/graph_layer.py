@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-import keras
-
 from keras_bandgnn.checks import instance, refuse
-from keras_bandgnn.compat import without_tensorflow_checks
+from keras_bandgnn.default_backend import installed_backends
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.registration import check_registered, registered_class
 
 # Arguments that Keras adds to every layer: a layer on the host has no use for them.
@@ -28,6 +27,10 @@ class HostLayer(keras.layers.Layer):
 
     def whole_config(self) -> dict:
         """Return `get_config()`, for which Keras imports no TensorFlow here."""
+        if not installed_backends():
+            return self.get_config()
+        from keras_bandgnn.compat import without_tensorflow_checks
+
         with without_tensorflow_checks():
             return self.get_config()
 

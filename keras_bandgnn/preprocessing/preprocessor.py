@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import keras
-
 from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
 from keras_bandgnn.checks import (
     boolean,
@@ -19,7 +17,9 @@ from keras_bandgnn.data.files import atomic_folder
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.default_backend import backend_required
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
@@ -43,8 +43,6 @@ from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import class_entry, registered_class
-from keras_bandgnn.saving import preset_files
-from keras_bandgnn.saving.preset_files import preset_entry
 from keras_bandgnn.saving.preset_paths import METADATA, PREPROCESSOR
 from keras_bandgnn.version import __version__
 
@@ -296,7 +294,8 @@ class GraphPreprocessor(HostLayer):
         **options,
     ) -> Plan:
         """Return the plan of `"auto"`: that of graphs as large, or the cheapest."""
-        from keras_bandgnn.planning.plan_choice import choose_plan
+        with backend_required():
+            from keras_bandgnn.planning.plan_choice import choose_plan
 
         room = supergraph_nodes(parts, batcher)
         if options["num_hosts"] > 1 or not parts:
@@ -321,8 +320,10 @@ class GraphPreprocessor(HostLayer):
             path: A new folder, or one with a preprocessor alone, which is replaced.
                 `Task.save_to_preset` writes the task's preprocessor, too.
         """
+        from keras_bandgnn.saving import preset_files
+
         with atomic_folder(path, (PREPROCESSOR, METADATA), "a preprocessor") as folder:
-            entry = preset_entry(self, self.get_config())
+            entry = preset_files.preset_entry(self, self.get_config())
             preset_files.write(folder / PREPROCESSOR, entry)
             metadata = {
                 "keras_version": keras.__version__,
@@ -346,6 +347,7 @@ class GraphPreprocessor(HostLayer):
         >>> type(preprocessor.batcher).__name__
         'DynamicBatcher'
         """
+        from keras_bandgnn.saving import preset_files
         from keras_bandgnn.saving.preset_hub import preset_folder
 
         path = preset_folder(preset, PREPROCESSOR) / PREPROCESSOR

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from keras import ops
-
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.primitives.banded import Banded, neighbours_matmul
 from keras_bandgnn.primitives.base import PlanPart, part_of
 

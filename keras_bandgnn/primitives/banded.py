@@ -1,9 +1,9 @@
 """`Banded`: message passing as three batched matmuls over diagonal blocks."""
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.checks import positive_int, refuse
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import scatter_add, supergraph_ids
 from keras_bandgnn.ops.sequence import sequence_axis

@@ -7,11 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.registration import PACKAGE, constructor_arguments

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops import CSR, CSRPair, RowIndex
 from keras_bandgnn.primitives.edges import Edges, pad
 

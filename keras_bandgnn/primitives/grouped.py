@@ -1,11 +1,10 @@
 """`Grouped`: products only for the (node, type) pairs that occur."""
 
-import keras
 import numpy as np
-from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int, refuse
+from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops import CSR, RowIndex
 from keras_bandgnn.primitives.base import Load, Primitive, per_receiver
 from keras_bandgnn.primitives.csr import (

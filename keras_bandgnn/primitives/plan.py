@@ -4,9 +4,9 @@ import copy
 from collections.abc import Mapping
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Primitive, find_part, primitive_of, step_key

@@ -1,9 +1,9 @@
 """`Segment`: sums by receiver and type, as a sparse product."""
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops import CSR
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import Load, Primitive

@@ -1,10 +1,10 @@
 """`Supernode`: dense rows and columns for nodes with many edges."""
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges, pad

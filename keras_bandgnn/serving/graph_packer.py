@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.checks import (
     as_path,
@@ -126,7 +125,8 @@ class PackedGraphs:
 class GraphPacker:
     """Packs graphs into the static inputs of an exported model.
 
-    It needs no model: it runs only the preprocessing, which uses NumPy and SciPy.
+    It needs no model and no backend of Keras: it runs only the preprocessing, in NumPy
+    and SciPy.
 
     Args:
         preprocessor: Graph layers, an `ExportBatcher` and a plan.
@@ -349,10 +349,11 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
 
 def _edge_ids(task) -> dict[str, dict]:
     """Return the valid ids of edge features, of each `NodeEncoder` of a task."""
+    from keras_bandgnn.compat import sublayers
     from keras_bandgnn.layers.node_encoder import NodeEncoder
 
     limits: dict[str, dict] = {}
-    for layer in compat.sublayers(task):
+    for layer in sublayers(task):
         if isinstance(layer, NodeEncoder) and layer.level == "edge":
             for name, ids in layer.known_ids().items():
                 # Several layers may embed a feature: it has to fit all of them.

@@ -4,8 +4,10 @@ Every batcher, primitive, schedule, order and graph layer that is registered mee
 What is not listed here meets them as the example in its docstring makes it.
 """
 
+import importlib.util
 import inspect
 import itertools
+import json
 
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from docstrings import sample
 from registered import plans_of_primitives, registered_primitives
 
+import keras_bandgnn as kb
 from keras_bandgnn import Graph, preprocessing, primitives
 from keras_bandgnn.data import FlatGraphs, from_scipy, to_scipy
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
@@ -38,6 +41,8 @@ from keras_bandgnn.primitives import (
     Segment,
     Supernode,
 )
+from keras_bandgnn.registration import class_entry
+from tests.absent import BACKENDS, run_without
 from tests.oracles.dense import selector_logits, typed_messages
 
 TYPES = 3
@@ -455,6 +460,41 @@ def test_layers_keep_what_they_promise(sample):
     graphs = atoms() if check is listed else GRAPHS
     for one, made in zip(graphs, layer(graphs), strict=True):
         check(made, one)
+
+
+HOST = """
+import json
+import keras_bandgnn as kb
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.preprocessing.graph_layer import layers_from_config
+
+for number, (entry, name) in enumerate(json.load(open({folder!r} + "/layers.json"))):
+    (layer,) = layers_from_config([entry])
+    graphs = layer(list(kb.data.open_store({folder!r} + "/" + name)))
+    kb.data.write_store(f"{folder}/made-{{number}}", list(graphs))
+assert "keras" not in sys.modules
+"""
+
+
+def test_layers_need_no_backend(tmp_path):
+    """A server that makes batches for an exported model has none."""
+    for name, graphs in (("graphs", GRAPHS), ("atoms", atoms())):
+        kb.data.write_store(tmp_path / name, graphs)
+    cases = [
+        (layer, "atoms" if check is listed else "graphs")
+        for layer, check in SAMPLES
+        if importlib.util.find_spec("pymetis") or "metis" not in str(layer.get_config())
+    ]
+    entries = [(class_entry(c, c.plain_config()), name) for c, name in cases]
+    (tmp_path / "layers.json").write_text(json.dumps(entries))
+    run_without(BACKENDS, HOST.format(folder=str(tmp_path)))
+    for number, (layer, name) in enumerate(cases):
+        graphs = list(kb.data.open_store(tmp_path / name))
+        right = FlatGraphs.from_graphs(layer(graphs)).columns()
+        graphs = list(kb.data.open_store(tmp_path / f"made-{number}"))
+        made = FlatGraphs.from_graphs(graphs).columns()
+        for key, values in right.items():
+            np.testing.assert_array_equal(made[key], values, str(layer))
 
 
 # === Sequences ===

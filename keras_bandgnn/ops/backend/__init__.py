@@ -88,14 +88,16 @@ Functions that a backend lacks are None; `ops` then composes them from others.
 
 import importlib
 
-import keras
+from keras_bandgnn.default_backend import BACKENDS
+from keras_bandgnn.host_keras import NeedsBackend, keras
 
-if keras.backend.backend() not in ("jax", "tensorflow", "torch"):
+_name = keras.backend.backend()
+if _name is None:
+    current = NeedsBackend()
+elif _name in BACKENDS:
+    current = importlib.import_module(f"keras_bandgnn.ops.backend.{_name}")
+else:
     raise ImportError(
         "Expected KERAS_BACKEND to be 'jax', 'tensorflow' or 'torch'. "
-        f"Received: {keras.backend.backend()!r}."
+        f"Received: {_name!r}."
     )
-
-current = importlib.import_module(
-    f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
-)

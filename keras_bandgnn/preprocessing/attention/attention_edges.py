@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, optional, positive_int, strings
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.attention.adjacency import (
     adjacency,
     distances_between,

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of, optional, string
 from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 
 

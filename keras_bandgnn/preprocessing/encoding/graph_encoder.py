@@ -7,13 +7,13 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.progress import progress_bar

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import optional, string
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
     MOST_DEGREES,

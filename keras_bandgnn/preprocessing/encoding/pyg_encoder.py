@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn.arrays import id_input
@@ -16,6 +15,7 @@ from keras_bandgnn.data.converters.attributes import (
 )
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import MOST_DEGREES, capped_degrees
 

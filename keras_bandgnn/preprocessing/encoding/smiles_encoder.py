@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 

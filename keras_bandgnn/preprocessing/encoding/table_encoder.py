@@ -3,10 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import keras
-
 from keras_bandgnn.checks import instance, optional, string
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     GraphEncoder,
     accepting,

@@ -5,7 +5,6 @@ import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn import checks
@@ -14,6 +13,7 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import level_of, pointers
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.geometry.atoms import (
     Atoms,
     atoms_of,

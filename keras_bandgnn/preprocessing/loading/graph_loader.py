@@ -15,6 +15,7 @@ from keras_bandgnn.assembly.assembler import (
 from keras_bandgnn.checks import instance, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.default_backend import backend_required
 from keras_bandgnn.preprocessing.batching.batcher import (
     PER_GRAPH,
     Batcher,
@@ -111,7 +112,8 @@ class GraphLoader(Loader):
         parts, num_edge_types = with_edge_types(parts, num_edge_types)
         batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
-            from keras_bandgnn.planning.plan_choice import choose_plan
+            with backend_required():
+                from keras_bandgnn.planning.plan_choice import choose_plan
 
             plan = choose_plan(
                 parts,

@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -22,6 +21,7 @@ from keras_bandgnn.checks import (
     seed_number,
 )
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.loading.batch_builder import (
     BatchBuilder,
     Composer,

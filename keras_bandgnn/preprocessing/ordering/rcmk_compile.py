@@ -3,11 +3,11 @@
 import collections
 from collections.abc import Callable, Sequence
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, applied_layers
 from keras_bandgnn.preprocessing.ordering.orderings import checked_ordering, node_order
 from keras_bandgnn.registration import callable_entry, check_registered

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import (
@@ -16,6 +15,7 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.identity import check_masks
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.transforms.components import LargestComponent
 from keras_bandgnn.preprocessing.transforms.edges import ToUndirected

@@ -1,9 +1,8 @@
 """`ProgramEncoder`: from the text of a program graph to a graph of ids."""
 
-import keras
-
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.programs.program_graph import RELATIONS, ProgramGraph
 
