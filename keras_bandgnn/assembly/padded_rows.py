@@ -43,11 +43,17 @@ class PaddedRows:
                 first[here], self.counts[here] = _rows_of(
                     pointers and pointers[number], ids[here] - starts[number]
                 )
-        ends = self.counts.cumsum()
         graphs = np.cumsum([0, *map(len, members)])
-        bounds = np.concatenate([[0], ends])[graphs].tolist()
-        self.before = ends - self.counts
-        shift = (first - self.before).repeat(self.counts)
+        if pointers is None:
+            # Samples take many single rows of one graph.
+            bounds, shift = graphs.tolist(), first
+            ends = _counting(len(ids) + 1)[1:]
+            self.before = _counting(len(ids))
+        else:
+            ends = self.counts.cumsum()
+            bounds = np.concatenate([[0], ends])[graphs].tolist()
+            self.before = ends - self.counts
+            shift = (first - self.before).repeat(self.counts)
         if capacity is None:
             capacity = np.diff(bounds).tolist()
         self.offsets = np.cumsum([0, *capacity]).tolist()
@@ -67,13 +73,16 @@ class PaddedRows:
             slice(p.stop, end)
             for p, end in zip(self.place, self.offsets[1:], strict=True)
         ]
-        counting = _counting(len(shift))
+        counting = 0 if pointers is None else _counting(len(shift))
         if shard is None:
             padded = np.empty(self.offsets[-1], np.int64)
             for tail in self.tails:
                 padded[tail] = 0
             for place, real in zip(self.place, self.real, strict=True):
-                np.add(shift[real], counting[real], out=padded[place])
+                if pointers is None:
+                    padded[place] = first[real]
+                else:
+                    np.add(shift[real], counting[real], out=padded[place])
             self.pieces = [(0, padded, slice(None))]
             return
         rows = shift + counting
