@@ -47,7 +47,6 @@ class PaddedRows:
         if pointers is None:
             # Samples take many single rows of one graph.
             bounds, shift = graphs.tolist(), first
-            ends = _counting(len(ids) + 1)[1:]
             self.before = _counting(len(ids))
         else:
             ends = self.counts.cumsum()
@@ -74,28 +73,33 @@ class PaddedRows:
             for p, end in zip(self.place, self.offsets[1:], strict=True)
         ]
         counting = 0 if pointers is None else _counting(len(shift))
-        if shard is None:
-            padded = np.empty(self.offsets[-1], np.int64)
-            for tail in self.tails:
-                padded[tail] = 0
-            for place, real in zip(self.place, self.real, strict=True):
-                if pointers is None:
-                    padded[place] = first[real]
-                else:
-                    np.add(shift[real], counting[real], out=padded[place])
-            self.pieces = [(0, padded, slice(None))]
+        if shard is not None:
+            self.pieces = self._by_part(shard, graphs, shift + counting)
             return
-        rows = shift + counting
-        self.pieces = []
+        padded = np.empty(self.offsets[-1], np.int64)
+        for tail in self.tails:
+            padded[tail] = 0
+        for place, real in zip(self.place, self.real, strict=True):
+            if pointers is None:
+                padded[place] = first[real]
+            else:
+                np.add(shift[real], counting[real], out=padded[place])
+        self.pieces = [(0, padded, slice(None))]
+
+    def _by_part(self, shard, graphs, rows) -> list[tuple[int, np.ndarray, slice]]:
+        """Return the part, its rows and their place, for graphs of several parts."""
+        pieces = []
         for low, high, place in zip(graphs, graphs[1:], self.place, strict=False):
             at = place.start
             for number in np.unique(shard[low:high]):
                 # Members are sorted, so those of a part are neighbours.
                 inside = np.flatnonzero(shard[low:high] == number) + low
-                begin, end = self.before[inside[0]], ends[inside[-1]]
+                begin = self.before[inside[0]]
+                end = self.before[inside[-1]] + self.counts[inside[-1]]
                 piece = slice(at, at + end - begin)
-                self.pieces.append((int(number), rows[begin:end], piece))
+                pieces.append((int(number), rows[begin:end], piece))
                 at = piece.stop
+        return pieces
 
     def column(
         self, sources: Sequence[np.ndarray], fill=0, empty: Callable = np.empty
