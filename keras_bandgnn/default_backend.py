@@ -26,7 +26,7 @@ def configured_backend() -> str | None:
 
 @contextlib.contextmanager
 def backend_required() -> Iterator[None]:
-    """Name the packages to install, if an import fails for want of any backend.
+    """Name the packages to install, if an import fails for want of a backend.
 
     Raises:
         ImportError: If no backend of Keras is installed.
@@ -34,7 +34,8 @@ def backend_required() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if installed_backends():
+        package = (error.name or "").partition(".")[0]
+        if installed_backends() or package not in ("keras", *BACKENDS):
             raise
         raise missing_backend() from error
 

@@ -177,6 +177,8 @@ def _after_interruption(parsed: argparse.Namespace) -> str:
     if option is None:
         return "interrupted; the same command starts over"
     is_set = getattr(parsed, option.replace("-", "_"))
+    if is_set and option == "no-cache":
+        return "interrupted; with --no-cache the same command starts over"
     again = f" without --{option}" if is_set else ""
     return f"interrupted; run the same command again{again} to resume"
 

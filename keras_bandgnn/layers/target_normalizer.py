@@ -344,6 +344,34 @@ class TargetNormalizer(BatchLayer):
         std = np.where(std > limit, std, 1.0)
         self._assign(mean, std)
 
+    def distance(self, graphs) -> float:
+        """Return how many deviations labels are from the mean, in the root mean square.
+
+        It is near 1 for the labels that the constants come from.
+
+        Args:
+            graphs: See `adapt`.
+
+        Returns:
+            That of the target for which it is largest, over the labels that are known
+            and have a weight above 0; 0 without such labels.
+        """
+        squares = []
+        for part in flat_parts(graphs):
+            counts = label_weights(part)[:, None] > 0
+            labels = np.where(counts, target_labels(part, self.level), np.nan)
+            if self.element_key is not None:
+                table = ops.convert_to_numpy(self.reference).astype(float)
+                labels -= composition(part, self._elements(part)) @ table
+            if self.mode == "atom":
+                labels /= part.num_nodes[:, None]
+            mean = ops.convert_to_numpy(self.mean).astype(float)
+            squares.append(((labels - mean) / ops.convert_to_numpy(self.std)) ** 2)
+        squares = np.concatenate(squares)
+        known = ~np.isnan(squares)
+        total = np.where(known, squares, 0).sum(axis=0)
+        return float(np.sqrt(total / np.maximum(known.sum(axis=0), 1)).max(initial=0))
+
     def check_targets(self, count: int) -> None:
         """Raise a ValueError if the constants are for another number of targets."""
         if count != self.mean.shape[0]:

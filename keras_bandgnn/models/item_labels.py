@@ -92,25 +92,38 @@ def check_size(name: str, row: Any, count: int, level: str, number: int) -> None
 
 
 def check_index(name: str, x: Any, values: Any) -> None:
-    """Raise a ValueError if the pandas index of `x` is in another order.
+    """Raise a ValueError if the pandas index of values has the rows in another order.
 
-    Labels belong to items by position, as in Keras.
+    Labels belong to items, and to the nodes of a graph, by position, as in Keras.
 
     Args:
         name: Name of the argument `values`.
-        x: Data; only a data frame or a series has an index.
-        values: Labels or weights.
+        x: Data. A data frame or a series has an index, a graph of networkx names.
+        values: Labels or weights; of several graphs a list.
     """
-    if not (hasattr(x, "iloc") and hasattr(values, "iloc")):
+    if isinstance(x, list | tuple):
+        if isinstance(values, list | tuple) and len(x) == len(values):
+            for graph, rows in zip(x, values, strict=True):
+                check_index(name, graph, rows)
+        elif len(x) == 1:
+            check_index(name, x[0], values)
         return
-    rows, other = x.index, values.index
-    if len(rows) != len(other) or rows.equals(other):
+    if not hasattr(values, "iloc"):
         return
-    if rows.isin(other).all() and other.isin(rows).all():
+    if hasattr(x, "iloc"):
+        rows, owner, index = x.index, "rows of `x`", "x.index"
+    elif hasattr(x, "nodes") and hasattr(x, "adj"):
+        rows, owner, index = list(x.nodes), "nodes of the graph", "list(graph)"
+    else:
+        return
+    other = values.index
+    if len(rows) != len(other) or list(rows) == list(other):
+        return
+    if set(rows) == set(other):
         raise ValueError(
-            f"Expected `{name}` in the order of the rows of `x`. Received: the index "
-            f"of `x` in another order. Write {name}.loc[x.index], or "
-            f"{name}.to_numpy() if row k of {name} belongs to row k of x."
+            f"Expected `{name}` in the order of the {owner}. Received: their index in "
+            f"another order. Write {name}.loc[{index}], or {name}.to_numpy() if row k "
+            f"of {name} belongs to the k-th of the {owner}."
         )
 
 

@@ -275,7 +275,8 @@ def _with_mask(part: FlatGraphs, name: str, level: str, missing) -> FlatGraphs:
         raise ValueError(
             f"Expected {level}[{name!r}] to be 0 or 1 for each {level}. Received: "
             f"{mask.dtype} of shape {mask.shape} in [{mask.min()}, {mask.max()}]. "
-            "Choose one column of a feature with several splits."
+            "Choose one column of a feature with several splits. Give an attribute of "
+            "networkx a name such as 'train_mask': others are encoded as categories."
         )
     rows = mask.astype(bool).reshape(-1, *[1] * (part.label.ndim - 1))
     dtype = part.label.dtype if missing == -1 else np.float32

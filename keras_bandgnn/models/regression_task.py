@@ -1,5 +1,6 @@
 """`RegressionTask`: a task over numbers, one or several targets with their scales."""
 
+import logging
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -16,6 +17,9 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 
 # Limit of float32, with room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
+# Distance of labels from those of a normaliser, from which on `fit` warns.
+_MOST_DEVIATIONS = 3
+_LOG = logging.getLogger(__name__)
 
 
 class RegressionTask(Task):
@@ -128,8 +132,26 @@ class RegressionTask(Task):
     def adapt(self, loader: Loader) -> None:
         """Adapt the backbone and the normaliser to the training graphs, once."""
         super().adapt(loader)
-        if self.normalizer is not None and not self.normalizer.is_adapted:
-            self.normalizer.adapt(self.learnt_labels(loader))
+        if self.normalizer is None:
+            return
+        labels = self.learnt_labels(loader)
+        if not self.normalizer.is_adapted:
+            self.normalizer.adapt(labels)
+            return
+        distance = self.normalizer.distance(labels)
+        if distance > _MOST_DEVIATIONS:
+            _LOG.warning(
+                "The labels are %.3g standard deviations from the mean of those that "
+                "the normaliser of %s was adapted to (mean %s, deviation %s), so "
+                "training may not converge. For labels of another kind or unit load "
+                "the preset with num_targets=%d, which makes a new head, or write "
+                'normalizer="auto".',
+                distance,
+                type(self).__name__,
+                ops.convert_to_numpy(self.normalizer.mean).tolist(),
+                ops.convert_to_numpy(self.normalizer.std).tolist(),
+                self.num_targets,
+            )
 
     def learnt_labels(self, loader: Loader):
         """Return the graphs with the labels to which the normaliser is adapted."""

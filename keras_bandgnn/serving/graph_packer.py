@@ -21,6 +21,8 @@ from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
+from keras_bandgnn.preprocessing.graph_layer import only_graphs
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
@@ -68,18 +70,29 @@ class PackedGraphs:
     Iterating yields the inputs of each supergraph, name -> array.
 
     Args:
-        loader: The loader of the graphs.
+        loader: The loader of the graphs; None if no item could be converted.
         packer: The packer.
-        graphs: The graphs, in the form that the caller passed.
+        graphs: The graphs, in the form that the caller passed, or as the encoder made
+            them.
+        positions: int64 [n], the item of each graph; None for item k of graph k.
+        count: Number of items.
     """
 
-    def __init__(self, loader: Loader, packer: "GraphPacker", graphs):
+    def __init__(
+        self,
+        loader: Loader | None,
+        packer: "GraphPacker",
+        graphs,
+        positions: np.ndarray | None = None,
+        count: int = 0,
+    ):
         self._loader = loader
         self._packer = packer
         self._graphs = graphs
+        self._positions, self._count = positions, count
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return 0 if self._loader is None else len(self._loader)
 
     def _batch(self, index: int) -> dict:
         return self._loader.build(index, 0)[0]
@@ -88,7 +101,7 @@ class PackedGraphs:
         for index in range(len(self)):
             yield self._packer.signature.flat(self._batch(index))
 
-    def unpack(self, outputs: Sequence) -> list[np.ndarray]:
+    def unpack(self, outputs: Sequence) -> list[np.ndarray | None]:
         """Split outputs into results per graph.
 
         Args:
@@ -96,13 +109,24 @@ class PackedGraphs:
 
         Returns:
             One array per graph, in the order of the graphs; of nodes and edges with
-            rows in the graph's order, NaN for those that the preprocessor drops.
+            rows in the graph's order, NaN for those that the preprocessor drops. None
+            for raw items that the encoder skips.
         """
         if len(outputs) != len(self):
             raise ValueError(
                 f"Expected one output for each of {len(self)} supergraphs. "
                 f"Received: {len(outputs)}."
             )
+        if self._positions is None:
+            return self._per_graph(outputs)
+        results: list = [None] * self._count
+        if self._loader is not None:
+            rows = self._per_graph(outputs)
+            for position, row in zip(self._positions.tolist(), rows, strict=True):
+                results[position] = row
+        return results
+
+    def _per_graph(self, outputs: Sequence) -> list[np.ndarray]:
         level = self._packer.output_level
         out: list = [None] * int(self._loader.starts[-1])
         for index, values in enumerate(outputs):
@@ -232,7 +256,13 @@ class GraphPacker:
         Raises:
             ValueError: For graphs above the budget or without an input of the model.
         """
-        return PackedGraphs(self._loader(graphs), self, graphs)
+        encoder = self.preprocessor.encoder
+        if encoder is None or only_graphs(graphs) or not is_raw(graphs):
+            return PackedGraphs(self._loader(graphs), self, graphs)
+        items = raw_items(graphs)
+        graphs, positions, _ = encoder.encode(items)
+        loader = None if graphs is None else self._loader(graphs)
+        return PackedGraphs(loader, self, graphs, positions, len(items))
 
     def save(self, path, **entries) -> None:
         """Write `packing.json` into a folder.

@@ -42,7 +42,7 @@ def enable_lora(
         Paths of the adapted layers.
 
     Raises:
-        ValueError: If no layer matches, or if a layer has LoRA already.
+        ValueError: If no layer matches, or if one is frozen or has LoRA already.
 
     Loading weights into a model with LoRA sets A and B to zero, where their gradient
     is zero, too: load weights first, then call this.
@@ -80,6 +80,13 @@ def enable_lora(
         raise ValueError(
             f"Expected a backbone without LoRA. Received: LoRA in {lora_paths}. "
             "Call enable_lora once."
+        )
+    frozen = [layer.path for layer in selected if not layer.trainable]
+    if frozen:
+        raise ValueError(
+            "Expected layers that are not frozen, as their updates would be, too. "
+            f"Received: trainable=False in {len(frozen)} layers, such as {frozen[0]}. "
+            "Set backbone.trainable = True first: enable_lora freezes all else itself."
         )
     for variable in backbone.trainable_variables:
         variable.trainable = False

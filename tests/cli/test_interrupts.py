@@ -167,7 +167,10 @@ def test_what_begins_anew_is_to_be_left_out(name, monkeypatch, capsys, tmp_path)
     option = f"--{_COMMANDS[name].resumes}"
     assert main([name, *LINES[name], option]) == 130
     said = capsys.readouterr().err
-    assert f"run the same command again without {option} to resume" in said
+    if option == "--no-cache":  # nothing is kept
+        assert f"with {option} the same command starts over" in said
+    else:
+        assert f"run the same command again without {option} to resume" in said
 
 
 # Works in a pool and on files, is deaf to signals, and so ended by the other thread.

@@ -111,7 +111,7 @@ EDGES = pd.DataFrame({"source": [0, 1], "target": [1, 0]})
         (lambda: from_pandas(EDGES, graph="g"), "'g' in the table edges"),
         (
             lambda: from_pandas(EDGES.assign(kind=["a", "b"])),
-            "column 'kind' of edges.*'a'.*cat.codes",
+            "column 'kind' of edges.*'a'.*Categorical",
         ),
         (
             lambda: from_pandas(EDGES.assign(w=[1.0, None])),

@@ -178,6 +178,23 @@ def test_it_is_a_layer():
     assert not normalizer.trainable_weights
 
 
+@pytest.mark.parametrize("mode", ["graph", "atom"])
+def test_the_distance_of_labels(mode):
+    def graphs(scale, extra=()):
+        labels = [*(scale * np.array([1.0, 2.0, 4.0, 5.0])), *extra]
+        sizes = (1, 2, 3, 2, 1)[: len(labels)]
+        return [
+            Graph(n, [0], [0], label=[label])
+            for n, label in zip(sizes, labels, strict=True)
+        ]
+
+    normalizer = TargetNormalizer(mode=mode)
+    normalizer.adapt(graphs(1.0))
+    assert normalizer.distance(graphs(1.0)) == pytest.approx(1, rel=1e-5)
+    assert normalizer.distance(graphs(1.0, [np.nan])) == pytest.approx(1, rel=1e-5)
+    assert normalizer.distance(graphs(100.0)) > 50
+
+
 def test_it_adapts_to_loaders_and_flat_graphs():
     graphs = molecules(50)
     flat = FlatGraphs.from_graphs(graphs)

@@ -218,6 +218,19 @@ def test_a_target_without_labels_gets_no_gradient():
         assert (old[..., 0] != new[..., 0]).any()
 
 
+def test_labels_of_another_unit_are_named(caplog):
+    """The normaliser of a preset is that of the labels that it was trained on."""
+    graphs = [kb.Graph(2, [0], [1], node={"kind": [0, 1]}) for _ in range(4)]
+    task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 4))
+    task.fit(graphs, [1.0, 2.0, 3.0, 4.0], epochs=1, verbose=0)
+    task.fit(graphs, [2.0, 2.0, 4.0, 4.0], epochs=1, verbose=0)
+    assert not caplog.records
+    task.fit(graphs, [100.0, 200.0, 300.0, np.nan], epochs=1, verbose=0)
+    (record,) = caplog.records
+    assert "standard deviations" in record.getMessage()
+    assert "num_targets=1" in record.getMessage()
+
+
 def test_the_normalizer_adapts_once_to_the_training_graphs():
     graphs = graphs_of(30)
     task = make_task()

@@ -944,3 +944,19 @@ def test_columns_are_learnt_from_rows_that_are_not_skipped():
     encoded = encoder.encode(table)
     assert encoded.positions.tolist() == [0, 2]
     assert encoded.graphs.node["dry"].tolist() == [1, 1, 1, 0, 0]
+
+
+def test_labels_of_nodes_in_another_order_are_refused():
+    """Names in the index of a series say which node a label belongs to."""
+    networkx = pytest.importorskip("networkx")
+    pandas = pytest.importorskip("pandas")
+    graph = networkx.path_graph(["a", "b", "c"])
+    task = NodeClassifier(GCNBackbone({"degree": 4}, 4), 2)
+    labels = pandas.Series([0, 1, 1], index=["a", "b", "c"])
+    for x, y in ((graph, labels), ([graph], labels), ([graph, graph], [labels] * 2)):
+        task.fit(x, y, epochs=1, verbose=0)
+    other = labels.loc[["b", "a", "c"]]
+    for x, y in ((graph, other), ([graph], other), ([graph, graph], [labels, other])):
+        with pytest.raises(ValueError, match=r"order of the nodes.*y.loc\[list\(graph"):
+            task.fit(x, y, epochs=1, verbose=0)
+    task.fit(graph, other.to_numpy(), epochs=1, verbose=0)

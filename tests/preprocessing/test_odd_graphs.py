@@ -19,6 +19,7 @@ import keras_bandgnn as kb
 from keras_bandgnn import Graph, preprocessing, primitives
 from keras_bandgnn.data import FlatGraphs, from_scipy, to_scipy
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
+from keras_bandgnn.models.labelled_graphs import with_labels
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphEncoder,
@@ -460,6 +461,22 @@ def test_layers_keep_what_they_promise(sample):
     graphs = atoms() if check is listed else GRAPHS
     for one, made in zip(graphs, layer(graphs), strict=True):
         check(made, one)
+
+
+@pytest.mark.parametrize(
+    "sample", SAMPLES, ids=lambda s: f"{type(s[0]).__name__} {s[0].get_config()}"[:70]
+)
+def test_layers_keep_missing_labels_of_graphs(sample):
+    """`fit(x, y)` takes NaN for a number that is not known, one per graph."""
+    layer, check = sample
+    if "metis" in str(layer.get_config()):
+        pytest.importorskip("pymetis")
+    plain = {"candidates": None, "slot": None, "label_level": "graph", "label": 1.0}
+    graphs = [g.replace(**plain) for g in (atoms() if check is listed else GRAPHS)]
+    part = FlatGraphs.from_graphs(graphs)
+    part = with_labels(part, np.full(len(graphs), np.nan), "graph")
+    for made in layer(list(part)):
+        assert np.isnan(made.label) and made.label_level == "graph"
 
 
 HOST = """

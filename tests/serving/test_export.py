@@ -404,6 +404,32 @@ print(session.run(None, {{name: arrays[name] for name in names}})[0].shape[0])
     assert run_without(absent, script) == "1\n"
 
 
+def test_items_that_the_encoder_skips_are_none():
+    pytest.importorskip("rdkit")
+    encoder = kb.preprocessing.SmilesEncoder(on_error="skip")
+    preprocessor = kb.preprocessing.GraphPreprocessor([encoder])
+    backbone = kb.models.GINEBackbone(encoder.inputs(), 8, num_edge_types=5)
+    task = kb.models.GraphRegressor(backbone, 2, preprocessor)
+    packer = kb.serving.GraphPacker.of_task(task, ["CCO", "CC"])
+    for smiles in (["CCO", "nope", "CC"], ["nope"], ["CC"]):
+        packed = packer.pack(smiles)
+        outputs = [np.ones((1, packer.budget["graph"], 2)) for _ in packed]
+        shapes = [None if r is None else r.shape for r in packed.unpack(outputs)]
+        assert shapes == [None if s == "nope" else (2,) for s in smiles]
+
+
+def test_missing_packages_are_no_missing_backend():
+    script = """
+import keras_bandgnn as kb
+
+try:
+    kb.serving.ExportedModel
+except ImportError as error:
+    print(error.name)
+"""
+    assert run_without((*BACKENDS, "h5py"), script) == "h5py\n"
+
+
 @pytest.mark.parametrize(
     "name",
     ["models.Task", "layers", "training", "ops.segment_sum(ones(2), ones(2), 2)"],

@@ -96,6 +96,17 @@ def test_half_precision_presets_hold_the_sum(tmp_path):
     np.testing.assert_allclose(again.predict(graphs), expected, atol=0.02)
 
 
+def test_frozen_layers_are_refused():
+    """Their low-rank updates would be frozen, too."""
+    task = task_of("gat")
+    task.loader(graphs_of(), adapt=True)
+    task.backbone.trainable = False
+    with pytest.raises(ValueError, match="not frozen.*backbone.trainable = True"):
+        task.enable_lora(2)
+    task.backbone.trainable = True
+    assert task.enable_lora(2)
+
+
 def test_training_goes_on_after_lora():
     graphs = graphs_of()
     task = task_of(batcher=True)

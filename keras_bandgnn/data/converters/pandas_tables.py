@@ -87,8 +87,10 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
     if dtype.kind not in "biuf":
         raise ValueError(
             f"Expected the column {column!r} of {what} to be numeric. Received: dtype "
-            f"{values.dtype}, such as {values.iloc[0]!r:.60}. Map it to ids, for "
-            'example with .astype("category").cat.codes, or drop the column.'
+            f"{values.dtype}, such as {values.iloc[0]!r:.60}. Map it to ids that are "
+            "the same in every table, such as pandas.Categorical(column, categories)"
+            ".codes + 1 with the categories of the training data (0: others), or drop "
+            "the column. NetworkXEncoder learns categories and saves them."
         )
     return values.to_numpy(dtype)
 

@@ -156,12 +156,17 @@ def make_server(options: argparse.Namespace):
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)
     async def actions(params) -> list:
         uri = params.text_document.uri
+        document = server.workspace.get_text_document(uri)
+        lines = decode(document.source).split("\n")
         fixes = []
         for diagnostic in params.context.diagnostics:
             names = replacement(diagnostic.data)
             if diagnostic.source != "bandgnn" or names is None:
                 continue
             used, suggested = names
+            # The diagnostic may be of an earlier version of the text.
+            if text_of(lines, diagnostic.range) != used:
+                continue
             edit = types.TextEdit(diagnostic.range, suggested)
             fixes.append(
                 types.CodeAction(
@@ -174,6 +179,15 @@ def make_server(options: argparse.Namespace):
         return fixes
 
     return server
+
+
+def text_of(lines: list[str], place) -> str | None:
+    """Return the text at a range of one line, in units of UTF-16, or None."""
+    if place.start.line != place.end.line or place.start.line >= len(lines):
+        return None
+    units = lines[place.start.line].encode("utf-16-le")
+    within = units[2 * place.start.character : 2 * place.end.character]
+    return within.decode("utf-16-le", "replace")
 
 
 def replacement(data: object) -> tuple[str, str] | None:

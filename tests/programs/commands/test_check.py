@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -298,6 +300,12 @@ def test_the_model_of_the_library(tree, capfd):
         assert total == pytest.approx(1, abs=1e-6)
     # What a slow run says of its progress differs.
     assert check(capfd, ".", "--format", "json")[:2] == (code, out)
+    page = (Path(__file__).parents[3] / "docs" / "check.md").read_text()
+    source = re.search(r"\n((?:    .*\n)+)\nit prints", page)[1]
+    (tree / "src").mkdir()
+    (tree / "src" / "copy.py").write_text(textwrap.dedent(source))
+    (line,) = check(capfd, "src", "--no-cache")[1].splitlines()[:1]
+    assert line in page
 
 
 def test_the_rate_does_not_count_loading(monkeypatch, capsys):

@@ -71,6 +71,17 @@ async def session(folder):
     assert action.title == "Replace source by reader"
     (edit,) = action.edit.changes[uri]
     assert (edit.new_text, edit.range) == ("reader", diagnostic.range)
+    # The text is another one at the place of an old diagnostic.
+    moved = types.Range(
+        types.Position(1, diagnostic.range.start.character),
+        types.Position(1, diagnostic.range.end.character),
+    )
+    old = types.Diagnostic(
+        moved, diagnostic.message, source="bandgnn", data=diagnostic.data
+    )
+    context = types.CodeActionContext([old])
+    outdated = types.CodeActionParams(types.TextDocumentIdentifier(uri), moved, context)
+    assert not await client.text_document_code_action_async(outdated)
     # Form feeds and separators of Unicode end no lines.
     text = "\x0c\nx = '\u2028\x85'\n" + WRONG
     other = (folder / "other.py").as_uri()
