@@ -261,6 +261,7 @@ CASES = {
 }
 
 
+@pytest.mark.release(elsewhere=True)
 @pytest.mark.parametrize("case", CASES)
 def test_layer_equals_torch_geometric(case, batch):
     make, edges, options = CASES[case]

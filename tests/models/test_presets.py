@@ -142,6 +142,7 @@ def outputs(name):
     return task, [np.ravel(v)[:8].tolist() for v in values]
 
 
+@pytest.mark.release(elsewhere=True)
 @pytest.mark.parametrize("name", list_presets())
 def test_outputs_are_pinned(name):
     task, values = outputs(name)

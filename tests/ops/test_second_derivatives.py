@@ -399,6 +399,7 @@ def test_second_derivatives_that_are_not_there_say_so(name):
         curvature(FUNCTIONS[name], x, np.ones((1, 5, 4), "float32"))
 
 
+@pytest.mark.release(elsewhere=True)
 @pytest.mark.parametrize("name", sorted(registered(kb.models.Backbone)))
 def test_backbones_have_second_derivatives(name):
     backbone, loader = backbone_and_loader(name)

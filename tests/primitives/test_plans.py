@@ -79,6 +79,7 @@ def test_bfloat16_is_close(name):
     np.testing.assert_allclose(out, expected, atol=0.03 * np.abs(expected).max())
 
 
+@pytest.mark.release(elsewhere=True)
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1000),

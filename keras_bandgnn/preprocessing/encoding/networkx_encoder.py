@@ -1,6 +1,7 @@
 """`NetworkXEncoder`: graphs of networkx with attributes of any kind."""
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
 
 _LEVELS = ("node", "edge", "graph")
 _LABEL = "label"
+_LOG = logging.getLogger(__name__)
+# Numbers above it drown those of other attributes.
+_LARGE = 1e3
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -124,6 +128,7 @@ class NetworkXEncoder(GraphEncoder):
                         if name in columns:
                             columns[name].append(value)
             learnt[level] = learn_attributes(level, columns, {})
+            _warn_large(level, columns, learnt[level])
             lacking = set(selection or ()) - learnt[level].keys()
             if lacking:
                 raise ValueError(
@@ -243,3 +248,20 @@ def _labels(item: Any) -> dict[str, Any]:
         label = np.array([missing if is_missing(row) else row for row in rows])
         return {"label": label, "label_level": level}
     return {}
+
+
+def _warn_large(level: str, columns: Mapping, learnt: Mapping) -> None:
+    """Warn of numbers that are large: they are features as they are."""
+    for name, spec in learnt.items():
+        if "number" not in spec:
+            continue
+        values = [value for value in columns[name] if not is_missing(value)]
+        largest = np.abs(np.asarray(values, np.float64)).max(initial=0)
+        if largest > _LARGE:
+            _LOG.warning(
+                "The %s attribute %r has numbers up to %g, which are features as they "
+                "are: divide them, or take logarithms.",
+                level,
+                name,
+                largest,
+            )

@@ -1,10 +1,13 @@
 """`SmilesEncoder`: molecules of SMILES strings or RDKit as graphs."""
 
+import logging
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
@@ -24,6 +27,7 @@ _ATOM = {
 _BOND = {"type": 5, "conjugated": 2, "in a ring": 2}
 FEATURES = ("ids", "columns", "zinc")
 """Forms of the features of atoms and bonds."""
+_LOG = logging.getLogger(__name__)
 # Kinds of atoms of ZINC-12k, and others; none, single, double and triple bonds.
 _ZINC_ATOMS, _ZINC_BONDS = 29, 4
 
@@ -153,6 +157,24 @@ class SmilesEncoder(GraphEncoder):
             return molecule_key(molecule).encode()
         except ValueError:
             return self.content(item)
+
+    def _warn_unknown(self, graphs: FlatGraphs, positions: Sequence[int]) -> None:
+        """Warn of atoms of other kinds than those of ZINC, which share one id."""
+        if self.features != "zinc":
+            return
+        counts = np.cumsum(graphs.node["atom"] == _ZINC_ATOMS - 1)
+        unknown = np.flatnonzero(
+            np.diff(np.concatenate([[0], counts])[graphs.node_ptr])
+        )
+        if unknown.size:
+            _LOG.warning(
+                "ZINC has no atoms of some kinds in %d of %d molecules (first: item "
+                "%d). All such kinds share one id, so predictions cannot tell them "
+                "apart.",
+                unknown.size,
+                len(graphs),
+                positions[unknown[0]],
+            )
 
     @property
     def num_edge_types(self) -> int:
