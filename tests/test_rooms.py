@@ -15,7 +15,7 @@ import keras_bandgnn
 PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
-    "checks optional version import_hook default_backend compat plugins".split()
+    "checks optional version default_backend host_keras compat plugins".split()
     + "registration config arrays progress workers graph batch".split()
     + "data saving ops primitives plans assembly planning".split()
     + [

@@ -368,9 +368,8 @@ class TargetNormalizer(BatchLayer):
             mean = ops.convert_to_numpy(self.mean).astype(float)
             squares.append(((labels - mean) / ops.convert_to_numpy(self.std)) ** 2)
         squares = np.concatenate(squares)
-        known = ~np.isnan(squares)
-        total = np.where(known, squares, 0).sum(axis=0)
-        return float(np.sqrt(total / np.maximum(known.sum(axis=0), 1)).max(initial=0))
+        count = np.maximum((~np.isnan(squares)).sum(axis=0), 1)
+        return float(np.sqrt(np.nansum(squares, axis=0) / count).max(initial=0))
 
     def check_targets(self, count: int) -> None:
         """Raise a ValueError if the constants are for another number of targets."""

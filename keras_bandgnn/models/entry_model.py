@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_bandgnn import compat
-from keras_bandgnn.data.weights_files import check_loaded_weights
 from keras_bandgnn.models.distributed_model import DistributedModel
 from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.models.labels import Labels
@@ -261,6 +260,8 @@ class EntryModel(DistributedModel):
             ValueError: If loaded weights are not finite or too large to compute with.
         """
         if self.__dict__.get("_unchecked_weights"):
+            from keras_bandgnn.data.weights_files import check_loaded_weights
+
             check_loaded_weights(
                 {w.path: ops.convert_to_numpy(w) for w in self.weights}
             )

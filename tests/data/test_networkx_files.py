@@ -142,3 +142,12 @@ def test_masks_of_torch_geometric():
     levels = {"train_mask": "node"}
     assert PyGEncoder(levels).adapt([data]).inputs() == {"x": {"features": 3}}
     assert from_pyg(data, levels=levels).node["train_mask"].tolist() == [1, 0]
+
+
+def test_large_numbers_are_named(caplog):
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, {0: 1.5, 1: 2e6, 2: -3.0}, "balance")
+    nx.set_node_attributes(graph, {0: 1.5, 1: 2.0, 2: -3.0}, "age")
+    NetworkXEncoder().adapt([graph])
+    (record,) = caplog.records
+    assert "'balance' has numbers up to 2e+06" in record.getMessage()

@@ -115,3 +115,13 @@ def test_units_of_qm9_agree():
     for name in ("painn_qm9_u0", "schnet_qm9_u0"):
         card = (HOME / name / "README.md").read_text()
         assert "in eV" in card and "kcal/mol: times 0.0433641" in card
+
+
+def test_atoms_that_zinc_does_not_have_are_named(caplog):
+    pytest.importorskip("rdkit")
+    encoder = kb.preprocessing.SmilesEncoder(features="zinc")
+    encoder(["CCO", "c1ccccc1"])
+    assert not caplog.records
+    encoder(["CCO", "C[Hg]C", "C[Se]C"])
+    (record,) = caplog.records
+    assert "2 of 3 molecules (first: item 1)" in record.getMessage()
