@@ -35,7 +35,8 @@ def function_graph(
         signatures: Qualified name -> names of parameters, of functions and methods of
             its module; arguments of calls then have edges to parameters.
         name: Qualified name of the function, such as `Cache.get`.
-        max_nodes: Functions with more nodes are left out: None is returned.
+        max_nodes: Functions with more nodes are left out: None is returned, as for
+            those that are nested too deeply for Python's recursion limit.
         max_rewrites: Functions with more rewrites are left out, too.
 
     Raises:
@@ -55,7 +56,7 @@ def function_graph(
     optional(positive_int, "max_rewrites", max_rewrites)
     try:
         read = FunctionSource(source, names, signatures, name)
-    except TooLarge:
+    except (TooLarge, RecursionError):
         return None
     functions = list(read.functions())
     if len(functions) > 1:

@@ -163,6 +163,24 @@ def test_data_files_of_lammps_are_known_by_content(name, tmp_path):
         read_structures(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "key,line,other",
+    [
+        (".vasp", 5, b"2147483648 Cl"),
+        (".vasp", 6, b"2147483648 x"),
+        ("lammps-dump-text", 3, b"2147483648 2 2"),
+    ],
+)
+def test_counts_beside_other_words_are_counts(key, line, other, tmp_path):
+    """ASE would read as many lines, or make as large an array."""
+    name, content, options, frames = SAMPLES[key]
+    lines = content(tmp_path, salt(frames or 2)).split(b"\n")
+    lines[line] = other
+    (tmp_path / name).write_bytes(b"\n".join(lines))
+    with pytest.raises(ValueError, match=f"{name}.*2,147,483,648 atoms that it decl"):
+        read_structures(tmp_path / name, **options)
+
+
 def test_blocks_of_v3000_have_atoms_in_data_sets_and_files(tmp_path):
     """A block whose first line of counts says 0 atoms is read in full."""
     counts = "  0  0  0     0  0            999 V3000"

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-# NaN stands for a label that is not known.
-LOOSE = ("label/graph", "label/node", "label/edge")
+# NaN stands for a label, or a target among the features, that is not known.
+LOOSE = ("label/graph", "label/node", "label/edge", "node/force", "context/stress")
 RESERVED = {
     "node": ("graph_id", "mask"),
     "edge": ("sender", "receiver", "type", "mask", "message_weight"),

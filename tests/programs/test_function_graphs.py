@@ -142,6 +142,8 @@ def test_too_large_functions_are_left_out():
     graph = function_graph(SOURCE)
     assert function_graph(SOURCE, max_nodes=len(graph.labels) - 1) is None
     assert function_graph(SOURCE, max_rewrites=len(graph.rewrites) - 1) is None
+    deep = "+".join(["a"] * 3000)
+    assert function_graph(f"def f(a):\n    return {deep}") is None
     same = function_graph(
         SOURCE, max_nodes=len(graph.labels), max_rewrites=len(graph.rewrites)
     )

@@ -144,8 +144,9 @@ def check_sizes(file: Path, format: str | None, label: str | None) -> int | None
             head = list(itertools.islice(lines, 7))
             count = len(head) + sum(1 for _ in lines)
             for line in head[5:]:
-                if line.split() and all(word.isdigit() for word in line.split()):
-                    check_atoms(file, sum(map(_count, line.split())), count)
+                # ASE also takes a line that only begins with numbers for counts.
+                counts = itertools.takewhile(bytes.isdigit, line.split())
+                check_atoms(file, sum(map(_count, counts)), count)
         for _ in lines:
             pass
         while file.suffix in COMPRESSED and stream.read(1 << 20):
@@ -180,7 +181,7 @@ def _check_database(file: Path, kind: str) -> int | None:
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
             return connection.execute("SELECT COUNT(*) FROM systems").fetchone()[0]
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         refuse_file(file, "to be a database of ASE", str(error), cause=error)
 
 

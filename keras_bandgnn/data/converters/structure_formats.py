@@ -281,7 +281,8 @@ def _check_dump(path: Path) -> bool:
                     named = named and bool({b"element", b"mass"} & set(item.split()))
                     item = b"ATOMS"
             elif item == b"NUMBER OF ATOMS":
-                declared = int(line) if line.strip().isdigit() else 0
+                number = line.split()[:1]
+                declared = int(number[0]) if number and number[0].isdigit() else 0
             elif line.strip():
                 atoms += 1
     check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
