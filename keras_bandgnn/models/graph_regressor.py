@@ -168,7 +168,7 @@ class GraphRegressor(RegressionTask):
                     f"cutoff={layer.reach(elements)[at]:g}."
                 )
 
-    def learnt_labels(self, loader: Loader):
+    def learnt_labels(self, loader):
         """Return the graphs with the labels to which the normaliser is adapted."""
         if self.repulsion is None:
             return loader

@@ -1,6 +1,7 @@
 """`RegressionTask`: a task over numbers, one or several targets with their scales."""
 
 import logging
+import types
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -19,6 +20,8 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
 # Distance of labels from those of a normaliser, from which on `fit` warns.
 _MOST_DEVIATIONS = 3
+# Graphs of each part that are compared with it.
+_SAMPLE = 1000
 _LOG = logging.getLogger(__name__)
 
 
@@ -134,11 +137,12 @@ class RegressionTask(Task):
         super().adapt(loader)
         if self.normalizer is None:
             return
-        labels = self.learnt_labels(loader)
         if not self.normalizer.is_adapted:
-            self.normalizer.adapt(labels)
+            self.normalizer.adapt(self.learnt_labels(loader))
             return
-        distance = self.normalizer.distance(labels)
+        some = [part.take(np.arange(min(len(part), _SAMPLE))) for part in loader.parts]
+        some = self.learnt_labels(types.SimpleNamespace(parts=some))
+        distance = self.normalizer.distance(some)
         if distance > _MOST_DEVIATIONS:
             _LOG.warning(
                 "The labels are %.3g standard deviations from the mean of those that "
@@ -153,8 +157,12 @@ class RegressionTask(Task):
                 self.num_targets,
             )
 
-    def learnt_labels(self, loader: Loader):
-        """Return the graphs with the labels to which the normaliser is adapted."""
+    def learnt_labels(self, loader):
+        """Return the graphs with the labels to which the normaliser is adapted.
+
+        Args:
+            loader: A `Loader`, or an object with such `parts`.
+        """
         return loader
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
