@@ -3,8 +3,9 @@
 The tutorials are Markdown with Python, as every page. Building the site runs each in a
 kernel of its own, from top to bottom, and shows what its cells print and draw. The same
 cells, without outputs, become a notebook to download. An error in a cell ends the
-build. Where no backend is installed, the pages show the code only. While you write
-pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if it changes.
+build. Where no backend is installed, or with TUTORIALS=0, the pages show the code only.
+While you write pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if
+it changes.
 
 Formulas, `$...$` or `$$...$$`, become MathML, which browsers typeset themselves.
 """
@@ -81,7 +82,9 @@ def on_config(config):
     """Choose the backend of the tutorials: the first that is installed."""
     backends = ("torch", "jax", "tensorflow")
     installed = [name for name in backends if importlib.util.find_spec(name)]
-    if installed:
+    if os.environ.get("TUTORIALS") == "0":
+        installed = []
+    elif installed:
         os.environ.setdefault("KERAS_BACKEND", installed[0])
     else:
         _log.info("No backend is installed: the tutorials are shown without outputs")
