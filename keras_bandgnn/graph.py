@@ -217,9 +217,8 @@ class Graph:
     def replace(self, **changes: Any) -> "Graph":
         """Return a copy with some fields changed; validate the result."""
         fields = {**self._fields(), **changes}
-        if self.label is None or {"label", "label_level", "candidates"} & set(changes):
-            return Graph(**fields)
-        if self.label_level != "graph" or self.candidates is not None:
+        changed = {"label", "label_level", "candidates"} & set(changes)
+        if changed or self.label_level != "graph" or self.candidates is not None:
             return Graph(**fields)
         # Among labels of `fit` that of a graph may be missing, which a new graph's may
         # not: the label stays as it is.

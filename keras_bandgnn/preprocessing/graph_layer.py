@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from keras_bandgnn.checks import instance, refuse
-from keras_bandgnn.default_backend import installed_backends
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.registration import check_registered, registered_class
@@ -27,7 +26,7 @@ class HostLayer(keras.layers.Layer):
 
     def whole_config(self) -> dict:
         """Return `get_config()`, for which Keras imports no TensorFlow here."""
-        if not installed_backends():
+        if keras.backend.backend() is None:
             return self.get_config()
         from keras_bandgnn.compat import without_tensorflow_checks
 
