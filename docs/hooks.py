@@ -4,8 +4,8 @@ The tutorials are Markdown with Python, as every page. Building the site runs ea
 kernel of its own, from top to bottom, and shows what its cells print and draw. The same
 cells, without outputs, become a notebook to download. An error in a cell ends the
 build. Where no backend is installed, or with TUTORIALS=0, the pages show the code only.
-While you write pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if
-it changes.
+While you write pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only
+if it changes.
 
 Formulas, `$...$` or `$$...$$`, become MathML, which browsers typeset themselves.
 """
