@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(config, items):
     selected = [item for item in items if not waits_for_release(item)]
     if SCOPE == "backends":
         selected = [item for item in selected if differs_by_backend(item)]
-    config.hook.pytest_deselected(items=[i for i in items if i not in set(selected)])
+    inside = set(selected)
+    config.hook.pytest_deselected(items=[i for i in items if i not in inside])
     items[:] = selected
 
 

@@ -28,15 +28,12 @@ class PaddedRows:
     """
 
     def __init__(self, parts, pointers, members, starts, capacity=None, what="rows"):
-        ids = np.concatenate(members)
-        self.counts = np.ones(len(ids), np.int64)
-        if pointers is not None:
-            self.counts = np.empty(len(ids), np.int64)
-        first = np.empty(len(ids), np.int64)
+        ids = np.concatenate(members) if len(members) > 1 else members[0]
         shard = None
         if len(parts) == 1:
             first, self.counts = _rows_of(pointers and pointers[0], ids)
         else:
+            first, self.counts = np.empty((2, len(ids)), np.int64)
             shard = np.searchsorted(starts, ids, side="right") - 1
             for number in np.unique(shard):
                 here = shard == number
@@ -199,7 +196,7 @@ _table = np.arange(1)
 def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first row and the number of rows of graphs."""
     if pointer is None:
-        return ids, np.ones(len(ids), np.int64)
+        return ids, np.broadcast_to(np.int64(1), len(ids))
     first = pointer.take(ids)
     return first, pointer.take(ids + 1) - first
 

@@ -3,6 +3,7 @@
 They are made and called as in the examples of their docstrings, on one batch.
 """
 
+import functools
 import inspect
 import random
 
@@ -61,6 +62,7 @@ def rows_of_batch(argument, example):
     return rows(count, *np.shape(argument)[2:])
 
 
+@functools.cache
 def call(name):
     """A layer and its arguments, by the example in its docstring."""
     # Neither the seeds of other layers nor those of the process: two units of a readout
@@ -76,7 +78,7 @@ def call(name):
     return sample(cls), tuple(values[key] for key in parameters(name) if key in values)
 
 
-CALLS = {name: call(name) for name in LAYERS if name not in PLAIN}
+CALLED = [name for name in LAYERS if name not in PLAIN]
 
 
 def close(one, other):
@@ -92,7 +94,7 @@ def test_every_layer_takes_states_and_batch(name):
         (args, _), *_ = calls_of(getattr(layers, name))[1:]
         assert not any(isinstance(argument, dict) for argument in args)
         return
-    layer, arguments = CALLS[name]
+    layer, arguments = call(name)
     place = next(n for n, argument in enumerate(arguments) if argument is BATCH)
     assert place == min(1, len(arguments) - 1)
     out = layer(*arguments)
@@ -110,7 +112,7 @@ def test_every_layer_takes_states_and_batch(name):
 
 @pytest.mark.parametrize("name", STATES_LAYERS)
 def test_wrong_arguments_are_refused(name):
-    layer, (states, _, *others) = CALLS[name]
+    layer, (states, _, *others) = call(name)
     form = r"Expected.*Received: .*layer\(states, batch, ...\)"
     for batch in (None, BATCH["edge"]["sender"], (BATCH, None, None)):
         with pytest.raises(ValueError, match=form):
@@ -125,9 +127,9 @@ def test_wrong_arguments_are_refused(name):
         layer(states, *others, x=BATCH)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", CALLED)
 def test_a_part_of_the_batch_is_refused(name):
-    layer, arguments = CALLS[name]
+    layer, arguments = call(name)
     layer(*arguments)
     parts = [part for part in BATCH.values() if isinstance(part, dict)]
     form = "batch" if name in BATCH_ALONE else "states, batch, ..."
@@ -142,6 +144,6 @@ def test_a_part_of_the_batch_is_refused(name):
 def test_messages_name_calls_that_work():
     for name in BATCH_ALONE:
         with pytest.raises(ValueError, match=r"Call the layer as layer\(batch\)"):
-            CALLS[name][0](rows(N, 4))
+            call(name)[0](rows(N, 4))
     with pytest.raises(ValueError, match=r"as layer.prepare\(batch\)"):
-        CALLS["BandedMessagePassing"][0].prepare(rows(N, 4))
+        call("BandedMessagePassing")[0].prepare(rows(N, 4))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from tests.layers.test_calls import BATCH, CALLS, GRAPH, STATES_LAYERS, N
+from tests.layers.test_calls import BATCH, GRAPH, STATES_LAYERS, N, call
 
 # A node among the pairs of `BATCH` that sends and receives.
 OTHERS = GRAPH.senders != GRAPH.receivers
@@ -45,7 +45,7 @@ def weighted_batch(weight):
 
 @pytest.mark.parametrize("name", STATES_LAYERS)
 def test_nan_in_states_is_nan_in_the_output(name):
-    layer, arguments = CALLS[name]
+    layer, arguments = call(name)
     clean = outputs(layer, arguments)
     assert all(np.isfinite(each[0, :4]).all() for each in clean)
     for place, argument in enumerate(arguments):
@@ -61,7 +61,7 @@ def test_nan_in_states_is_nan_in_the_output(name):
 @pytest.mark.parametrize("weight", [-0.1, -1.0, -2.0, 0.0])
 @pytest.mark.parametrize("name", STATES_LAYERS)
 def test_no_weight_of_edges_cuts_a_node_off(name, weight):
-    layer, arguments = CALLS[name]
+    layer, arguments = call(name)
     batch = weighted_batch(weight)
     results = []
     for value in (1.0, -2.0):

@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -164,18 +166,19 @@ def test_masks_follow_the_rates_of_dropout(name):
     assert np.abs(one - two).max() > 1e-3
 
 
-TASKS = {
-    name: NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
-    for name in ("gcn", "gat")
-}
 GRAPHS = graphs_of(10, seed=7)
-EXPECTED = {
-    name: [
-        oracle.backbone(graph, task.backbone) @ task.head.get_weights()[0]
-        for graph in GRAPHS
-    ]
-    for name, task in TASKS.items()
-}
+
+
+@functools.cache
+def task_of(name):
+    return NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
+
+
+@functools.cache
+def expected(name):
+    task = task_of(name)
+    head = task.head.get_weights()[0]
+    return [oracle.backbone(graph, task.backbone) @ head for graph in GRAPHS]
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
@@ -193,7 +196,7 @@ def test_nothing_about_the_batch_changes_a_prediction(
     chosen = rng.permutation(len(GRAPHS))[: rng.integers(1, len(GRAPHS))]
     orders = [rng.permutation(GRAPHS[i].num_nodes) for i in chosen]
     graphs = [GRAPHS[i].subgraph(o) for i, o in zip(chosen, orders, strict=True)]
-    task = TASKS[name]
+    task = task_of(name)
     task.preprocessor = GraphPreprocessor(
         [RCMKCompile(8, ordering)],
         DynamicBatcher(batch_size - 1, {"node": 40 * batch_size}),
@@ -201,7 +204,7 @@ def test_nothing_about_the_batch_changes_a_prediction(
     )
     rows = task.predict(graphs)
     for own, number, order in zip(rows, chosen, orders, strict=True):
-        np.testing.assert_allclose(own, EXPECTED[name][number][order], atol=1e-5)
+        np.testing.assert_allclose(own, expected(name)[number][order], atol=1e-5)
 
 
 def loss_batch(task, graphs):

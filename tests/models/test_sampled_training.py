@@ -37,8 +37,9 @@ NAMES = [
     for name, cls in registered(Backbone).items()
     if cls.__module__.startswith("keras_bandgnn")
 ]
-LOCAL = [name for name in NAMES if backbone_of(name).is_local]
-FRAMED = [name for name in LOCAL if backbone_of(name).trims_hops]
+SMALL = {name: backbone_of(name) for name in NAMES}
+LOCAL = [name for name in NAMES if SMALL[name].is_local]
+FRAMED = [name for name in LOCAL if SMALL[name].trims_hops]
 
 
 def large_graph(seed=0, **changes):

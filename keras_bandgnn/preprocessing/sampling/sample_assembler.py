@@ -210,13 +210,10 @@ class SampleAssembler(BatchAssembler):
         }
 
     def _nodes(self, rows: PaddedRows, columns: Mapping) -> dict[str, np.ndarray]:
-        out = self._features(rows, columns)
-        graph_id = rows.padded(np.zeros(len(rows.counts)), 1)
-        return {
-            **out,
-            "graph_id": _whole(rows, graph_id),
-            "mask": _whole(rows, rows.mask()),
-        }
+        mask = _whole(rows, rows.mask())
+        # The padding is in the second graph.
+        graph_id = (~mask).astype(np.int32)
+        return {**self._features(rows, columns), "graph_id": graph_id, "mask": mask}
 
     def _edges(self, rows: PaddedRows, subgraphs, budget) -> dict[str, np.ndarray]:
         columns = {
@@ -307,6 +304,8 @@ def _whole(rows: PaddedRows, values: np.ndarray) -> np.ndarray:
 
 
 def _joined(subgraphs: Sequence[Subgraph], name: str) -> np.ndarray:
+    if len(subgraphs) == 1:
+        return getattr(subgraphs[0], name)
     return np.concatenate([getattr(subgraph, name) for subgraph in subgraphs])
 
 
