@@ -217,7 +217,7 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
         packing="sequential",
         steps=most,
         seed=options.seed,
-        seconds=5.0 if options.short else 45.0,
+        seconds=1.0 if options.short else 45.0,
         verbose=not options.short,
     ).measure()
     seconds = time.monotonic() - began
@@ -561,9 +561,9 @@ def parse() -> argparse.Namespace:
         )
     if options.short:
         options.edges, options.batch_sizes = able[1:2], [8]
-        options.hidden, options.layers, options.steps = 8, 1, [100, 1000]
-        options.rounds, options.places = 2, 2
-        options.repeats, options.train_steps, options.learn_batch_size = 2, 10, 8
+        options.hidden, options.layers, options.steps = 8, 1, [20, 100]
+        options.rounds, options.places = 1, 1
+        options.repeats, options.train_steps, options.learn_batch_size = 2, 5, 8
     options.steps.sort()
     return options
 

@@ -63,9 +63,12 @@ def alone(**options):
         return train(devices=["cpu:0"], **options)
 
 
-def test_two_processes_train_as_one(tmp_path):
-    wanted = [{"task": "selector", "folder": str(tmp_path)}, {"task": "schnet"}]
-    wanted.append({"task": "sampled"})
+@pytest.mark.parametrize(
+    "more",
+    ["sampled", pytest.param("schnet", marks=pytest.mark.release(elsewhere=True))],
+)
+def test_two_processes_train_as_one(tmp_path, more):
+    wanted = [{"task": "selector", "folder": str(tmp_path)}, {"task": more}]
     results, logs = spawn(tmp_path, wanted)
     for place, options in enumerate(wanted):
         reference = alone(task=options["task"], supergraphs=2)

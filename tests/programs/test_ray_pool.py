@@ -136,6 +136,7 @@ def test_a_killed_worker_changes_nothing(pool, files, whole, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["store"]
 
 
+@pytest.mark.release
 def test_a_killed_job_goes_on_with_any_engine(
     pool, files, whole, tmp_path, monkeypatch
 ):

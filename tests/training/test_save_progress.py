@@ -304,7 +304,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("batch", [0, 2])
+@pytest.mark.parametrize("batch", [pytest.param(0, marks=pytest.mark.release), 2])
 def test_a_script_ends_with_one_line_and_resumes(tmp_path, batch):
     folder = str(tmp_path / "progress")
     tests = os.path.dirname(__file__)
