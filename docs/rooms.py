@@ -41,7 +41,7 @@ def boxes(tests) -> dict[str, list[str]]:
         return room if tests.FILES[room].name == "__init__.py" else GROUND
 
     imports: dict[str, set[str]] = {box(name): set() for name in tests.FILES if name}
-    for name, others in tests.ARROWS.items():
+    for name, others in tests.arrows().items():
         imports[box(name)] |= {box(other) for other in others} - {box(name)}
 
     def below(room: str) -> set[str]:
