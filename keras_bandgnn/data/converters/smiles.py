@@ -1,5 +1,7 @@
 """Molecules from SMILES, with RDKit."""
 
+import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ from keras_bandgnn.optional import optional_import
 
 _HYBRIDISATIONS = {"SP": 1, "SP2": 2, "SP3": 3, "SP3D": 4, "SP3D2": 5}
 _BONDS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "AROMATIC": 4}
+# Without these a string names no chiral atom.
+_CHIRAL = re.compile("[@|]")
 CHIRALITIES = ("canonical", "written")
 """What chiral tags refer to: canonical SMILES, or the atoms as they are written."""
 
@@ -75,42 +79,119 @@ def from_rdkit(molecule: Any, label: Any = None, chirality: str = "written") -> 
     Graph(num_nodes=3, num_edges=4, node={atom: [3, 8]}, edge={bond: [4, 3]})
     """
     having("molecule", molecule, "GetAtoms", "a molecule of RDKit")
-    if not molecule.GetNumAtoms():
-        raise ValueError(
-            "Expected `molecule` to have at least one atom. Received: none. Remove it."
-        )
     one_of("chirality", chirality, CHIRALITIES)
-    tags = [int(atom.GetChiralTag()) for atom in molecule.GetAtoms()]
-    if chirality == "canonical" and any(tags):
-        tags = _canonical_tags(molecule, tags)
-    atoms = [
-        (
-            atom.GetAtomicNum(),
-            atom.GetTotalDegree(),
-            atom.GetFormalCharge() + 8,
-            atom.GetTotalNumHs(),
-            _HYBRIDISATIONS.get(atom.GetHybridization().name, 0),
-            atom.GetIsAromatic(),
-            atom.IsInRing(),
-            tag,
-        )
-        for atom, tag in zip(molecule.GetAtoms(), tags, strict=True)
-    ]
-    ends, bonds = [], []
-    for bond in molecule.GetBonds():
-        ends.append((bond.GetBeginAtomIdx(), bond.GetEndAtomIdx()))
-        kind = _BONDS.get(bond.GetBondType().name, 0)
-        bonds.append((kind, bond.GetIsConjugated(), bond.IsInRing()))
-    ends = np.array(ends, np.int32).reshape(-1, 2)
-    bond = np.repeat(np.array(bonds, np.int32).reshape(-1, 3), 2, axis=0)
+    rows = MoleculeRows(chirality)
+    rows.add(molecule)
+    _, atom, ends, bond = rows.arrays()
+    bond = bond.repeat(2, axis=0)
     return Graph(
-        len(atoms),
+        len(atom),
         senders=ends.ravel(),
         receivers=ends[:, ::-1].ravel(),
         edge_type=bond[:, 0],
-        node={"atom": np.array(atoms, np.int32)},
+        node={"atom": atom},
         edge={"bond": bond},
         label=label,
+    )
+
+
+class MoleculeRows:
+    """The atoms and bonds of several molecules, one column for each property.
+
+    Args:
+        chirality: See `from_smiles`.
+    """
+
+    def __init__(self, chirality: str):
+        self.chirality = chirality
+        self._atom_readers, self._bond_readers = _readers()
+        self._atoms = [[] for _ in range(len(self._atom_readers) + 1)]
+        self._bonds = [[] for _ in self._bond_readers]
+        self._counts: list[tuple[int, int]] = []
+
+    def add(self, molecule: Any, smiles: str | None = None) -> None:
+        """Add a molecule of RDKit.
+
+        Args:
+            molecule: The molecule.
+            smiles: What it was parsed from, if that is known.
+
+        Raises:
+            ValueError: If it has no atoms.
+        """
+        if not molecule.GetNumAtoms():
+            raise ValueError(
+                "Expected `molecule` to have at least one atom. Received: none. Remove "
+                "it."
+            )
+        # `GetAtoms` and `GetBonds` check their length at each step.
+        atoms = [*map(molecule.GetAtomWithIdx, range(molecule.GetNumAtoms()))]
+        bonds = [*map(molecule.GetBondWithIdx, range(molecule.GetNumBonds()))]
+        tags = [0] * len(atoms)
+        if smiles is None or _CHIRAL.search(smiles):
+            tags = [int(atom.GetChiralTag()) for atom in atoms]
+        if self.chirality == "canonical" and any(tags):
+            tags = _canonical_tags(molecule, tags)
+        for column, read in zip(self._atoms, self._atom_readers, strict=False):
+            column.extend(map(read, atoms))
+        self._atoms[-1].extend(tags)
+        for column, read in zip(self._bonds, self._bond_readers, strict=True):
+            column.extend(map(read, bonds))
+        self._counts.append((len(atoms), len(bonds)))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the numbers of atoms and bonds, atoms, ends of bonds, and bonds.
+
+        They are int32 [molecules, 2], [N, 8], [B, 2] and [B, 3]; see `from_smiles`.
+        """
+        (hybridisations, kinds) = _tables()
+        *atoms, tags = self._atoms
+        atoms[4] = [hybridisations[value] for value in atoms[4]]
+        begin, end, bonds, *flags = self._bonds
+        bonds = [kinds[value] for value in bonds]
+        atom = np.array([*atoms, tags], np.int32).T
+        atom[:, 2] += 8
+        return (
+            np.array(self._counts, np.int32).reshape(-1, 2),
+            np.ascontiguousarray(atom),
+            np.array([begin, end], np.int32).T.copy(),
+            np.array([bonds, *flags], np.int32).T.copy(),
+        )
+
+
+@functools.cache
+def _readers() -> tuple[tuple, tuple]:
+    """Return the methods of RDKit for the properties of atoms and of bonds."""
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
+    atom, bond = chem.Atom, chem.Bond
+    atoms = (
+        atom.GetAtomicNum,
+        atom.GetTotalDegree,
+        atom.GetFormalCharge,
+        atom.GetTotalNumHs,
+        atom.GetHybridization,
+        atom.GetIsAromatic,
+        atom.IsInRing,
+    )
+    bonds = (
+        bond.GetBeginAtomIdx,
+        bond.GetEndAtomIdx,
+        bond.GetBondType,
+        bond.GetIsConjugated,
+        bond.IsInRing,
+    )
+    return atoms, bonds
+
+
+@functools.cache
+def _tables() -> tuple[dict, dict]:
+    """Return the columns' values of RDKit's hybridisations and types of bonds."""
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
+    hybridisations = chem.HybridizationType.values.values()
+    types = chem.BondType.values.values()
+    return (
+        {value: _HYBRIDISATIONS.get(value.name, 0) for value in hybridisations},
+        {value: _BONDS.get(value.name, 0) for value in types},
     )
 
 

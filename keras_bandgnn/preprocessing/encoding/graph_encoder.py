@@ -4,14 +4,14 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
@@ -21,6 +21,9 @@ from keras_bandgnn.progress import progress_bar
 _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
 _JOB_ITEMS = 2000
+# Graphs that are merged at once, and the bytes of their edges and features.
+_PIECE_ITEMS = 4096
+_PIECE_BYTES = 1 << 25
 _MOST_SHOWN = 3
 # Items among which the kind of data is looked for.
 _HEAD = 1000
@@ -47,6 +50,26 @@ class Encoded(NamedTuple):
                 "Expected at least one item that can be converted to a graph. "
                 f"Received: none of {len(self.errors)}{why}."
             )
+
+
+def _merged(graphs: list[Graph], positions: list[int], errors: dict) -> Encoded:
+    """Merge graphs; see `Encoded`.
+
+    Raises:
+        ValueError: If graphs disagree in their features, naming the items.
+    """
+    try:
+        flat = FlatGraphs.from_graphs(graphs) if graphs else None
+    except ValueError:
+        first, *specs = (FlatGraphs.from_graphs([graph]).spec() for graph in graphs)
+        for position, spec in zip(positions[1:], specs, strict=True):
+            check_same_spec(f"item {position}", spec, f"item {positions[0]}", first)
+        raise
+    return Encoded(flat, np.array(positions, np.int64), errors)
+
+
+def no_progress(count: int) -> None:
+    """Show nothing."""
 
 
 class GraphEncoder(GraphLayer):
@@ -186,10 +209,14 @@ class GraphEncoder(GraphLayer):
         """Convert an item; a `Graph` is returned as it is."""
         if isinstance(item, Graph):
             return item
-        if not self.accepts(item):
-            refuse("item", self._expected(), item, self._advice(item))
+        self._check(item)
         self.require_adapted()
         return self.encode_item(item)
+
+    def _check(self, item: Any) -> None:
+        """Raise a ValueError if an item is of another kind."""
+        if not self.accepts(item):
+            refuse("item", self._expected(), item, self._advice(item))
 
     def require_adapted(self) -> None:
         """Raise a ValueError if the encoder has yet to learn from data."""
@@ -264,31 +291,34 @@ class GraphEncoder(GraphLayer):
         return digest.hexdigest()
 
     def _encode(self, items: Sequence, progress: bool) -> Encoded:
-        graphs, positions, errors = [], [], {}
-
-        def converted() -> Iterator[Graph]:
-            with progress_bar("Converting to graphs", len(items), progress) as advance:
-                for position, outcome in enumerate(self._outcomes(items)):
-                    advance(1)
-                    if isinstance(outcome, Graph):
-                        positions.append(position)
-                        yield outcome
-                        continue
-                    if self.on_error == "raise":
-                        raise ValueError(
-                            f"Expected items that {type(self).__name__} converts to "
-                            f"graphs. Received: item {position}: {outcome} To leave "
-                            f"out such items, set {type(self).__name__}("
-                            "on_error='skip')."
-                        )
-                    errors[position] = outcome
-
-        graphs = parts_of(converted(), progress=False)
+        parts, positions, errors = [], [np.zeros(0, np.int64)], {}
+        with progress_bar("Converting to graphs", len(items), progress) as advance:
+            for piece in self._pieces(items, advance):
+                if piece.errors and self.on_error == "raise":
+                    position, why = min(piece.errors.items())
+                    raise ValueError(
+                        f"Expected items that {type(self).__name__} converts to "
+                        f"graphs. Received: item {position}: {why} To leave out such "
+                        f"items, set {type(self).__name__}(on_error='skip')."
+                    )
+                errors |= piece.errors
+                positions.append(piece.positions)
+                if piece.graphs is None:
+                    continue
+                if parts:
+                    check_same_spec(
+                        f"item {piece.positions[0]}",
+                        piece.graphs.spec(),
+                        f"item {positions[1][0]}",
+                        parts[0].spec(),
+                    )
+                parts.append(piece.graphs)
         self._warn(errors, len(items))
-        merged = FlatGraphs.concatenate(graphs) if graphs else None
+        merged = FlatGraphs.concatenate(parts) if parts else None
+        positions = np.concatenate(positions)
         if merged is not None:
             self._warn_unknown(merged, positions)
-        return Encoded(merged, np.array(positions, np.int64), errors)
+        return Encoded(merged, positions, errors)
 
     def _warn_unknown(self, graphs: FlatGraphs, positions: Sequence[int]) -> None:
         """Warn of graphs in which no value of a feature is in its vocabulary."""
@@ -327,24 +357,63 @@ class GraphEncoder(GraphLayer):
                 "; ..." if len(errors) > _MOST_SHOWN else "",
             )
 
-    def _outcomes(self, items: Sequence) -> Iterator[Graph | str]:
-        """Yield the graph of each item, or why there is none."""
+    def pieces(
+        self, items: Sequence, first: int = 0, advance: Callable = no_progress
+    ) -> Iterator[Encoded]:
+        """Yield the graphs of consecutive items, some at a time.
+
+        Subclasses whose library converts many items at once override it.
+
+        Args:
+            items: Raw items or graphs.
+            first: Position of the first one.
+            advance: Is called with the number of items that are done.
+
+        Returns:
+            `Encoded` for the next items, with positions that count from `first`. An
+            item that cannot be converted is the last one unless `on_error="skip"`.
+        """
+        graphs, positions, errors, size = [], [], {}, 0
+        for position, item in enumerate(items, first):
+            try:
+                graph = self.call(item)
+            except ValueError as error:
+                errors[position] = str(error)
+                if self.on_error == "raise":
+                    break
+            else:
+                graphs.append(graph)
+                positions.append(position)
+                features = (*graph.node.values(), *graph.edge.values())
+                size += 3 * graph.senders.nbytes + sum(v.nbytes for v in features)
+            advance(1)
+            if len(graphs) >= _PIECE_ITEMS or size > _PIECE_BYTES:
+                yield _merged(graphs, positions, errors)
+                graphs, positions, errors, size = [], [], {}, 0
+        if positions or errors:
+            yield _merged(graphs, positions, errors)
+
+    def _pieces(self, items: Sequence, advance: Callable) -> Iterator[Encoded]:
+        """Yield what `pieces` yields, converted by `processes` processes."""
         from keras_bandgnn.workers import ordered_map
 
         processes = min(self.processes, -(-len(items) // _JOB_ITEMS))
         if processes == 1:
-            yield from (_outcome(self, item) for item in items)
+            yield from self.pieces(items, 0, advance)
             return
         jobs = [
-            (self, items[first : first + _JOB_ITEMS])
+            (self, items[first : first + _JOB_ITEMS], first)
             for first in range(0, len(items), _JOB_ITEMS)
         ]
-        for job, outcomes in zip(
-            jobs, ordered_map(_outcomes_of, jobs, processes, None), strict=True
+        for (_, part, first), pieces in zip(
+            jobs, ordered_map(_pieces_of, jobs, processes, None), strict=True
         ):
-            if outcomes is None:
-                outcomes = ["the process that converted it ended."] * len(job[1])
-            yield from outcomes
+            if pieces is None:
+                why = "the process that converted it ended."
+                numbers = range(first, first + len(part))
+                pieces = [_merged([], [], dict.fromkeys(numbers, why))]
+            yield from pieces
+            advance(len(part))
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
@@ -397,15 +466,8 @@ def is_raw(data: Any) -> bool:
     return item is not None and accepting(item) is not None
 
 
-def _outcome(encoder: GraphEncoder, item: Any) -> Graph | str:
-    try:
-        return encoder.call(item)
-    except ValueError as error:
-        return str(error)
-
-
-def _outcomes_of(encoder: GraphEncoder, items: Sequence) -> list[Graph | str]:
-    return [_outcome(encoder, item) for item in items]
+def _pieces_of(encoder: GraphEncoder, items: Sequence, first: int) -> list[Encoded]:
+    return list(encoder.pieces(items, first))
 
 
 def raw_items(data: Any) -> Sequence:

@@ -1,17 +1,22 @@
 """`SmilesEncoder`: molecules of SMILES strings or RDKit as graphs."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import sorted_by_receiver
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    Encoded,
+    GraphEncoder,
+    no_progress,
+)
 
 # Values of the columns of `from_rdkit`; larger ones become the last value.
 _ATOM = {
@@ -27,6 +32,8 @@ _ATOM = {
 _BOND = {"type": 5, "conjugated": 2, "in a ring": 2}
 FEATURES = ("ids", "columns", "zinc")
 """Forms of the features of atoms and bonds."""
+# Molecules whose arrays are made at once.
+_PIECE_ITEMS = 512
 _LOG = logging.getLogger(__name__)
 # Kinds of atoms of ZINC-12k, and others; none, single, double and triple bonds.
 _ZINC_ATOMS, _ZINC_BONDS = 29, 4
@@ -140,6 +147,63 @@ class SmilesEncoder(GraphEncoder):
             edge={"bond_ids": _ids(graph.edge["bond"], _BOND)},
             info={"smiles": smiles},
         )
+
+    def pieces(
+        self, items: Sequence, first: int = 0, advance: Callable = no_progress
+    ) -> Iterator[Encoded]:
+        """Yield the graphs of consecutive items; see `GraphEncoder`.
+
+        The arrays of many molecules are made at once.
+        """
+        if self.features == "zinc" or any(isinstance(item, Graph) for item in items):
+            yield from super().pieces(items, first, advance)
+            return
+        for start in range(0, len(items), _PIECE_ITEMS):
+            piece = self._piece(items[start : start + _PIECE_ITEMS], first + start)
+            yield piece
+            if piece.errors and self.on_error == "raise":
+                return
+            advance(min(_PIECE_ITEMS, len(items) - start))
+
+    def _piece(self, items: Sequence, first: int) -> Encoded:
+        from keras_bandgnn.data.converters.smiles import MoleculeRows
+
+        rows, info, positions, errors = MoleculeRows(self.chirality), [], [], {}
+        for position, item in enumerate(items, first):
+            try:
+                self._check(item)
+                text = item if isinstance(item, str) else None
+                molecule = self._molecule(item)
+                rows.add(molecule, text)
+                info.append({"smiles": text or _canonical(molecule)})
+                positions.append(position)
+            except ValueError as error:
+                errors[position] = str(error)
+                if self.on_error == "raise":
+                    break
+        graphs = self._flat(rows, info) if info else None
+        return Encoded(graphs, np.array(positions, np.int64), errors)
+
+    def _flat(self, rows: Any, info: list[dict]) -> FlatGraphs:
+        """Return the graphs of the rows of molecules."""
+        counts, atoms, ends, bonds = rows.arrays()
+        bonds = bonds.repeat(2, axis=0)
+        columns = {
+            "num_nodes": counts[:, 0].copy(),
+            "num_edges": 2 * counts[:, 1],
+            "slot": np.full(len(counts), -1, np.int32),
+            "senders": ends.ravel(),
+            "receivers": ends[:, ::-1].ravel(),
+            "edge_type": bonds[:, 0].copy(),
+        }
+        if self.features == "columns":
+            columns |= {"node/atom": atoms, "edge/bond": bonds}
+        else:
+            columns |= {
+                "node/atom_ids": atom_ids(atoms),
+                "edge/bond_ids": _ids(bonds, _BOND),
+            }
+        return FlatGraphs.from_columns(sorted_by_receiver(columns), info)
 
     def content(self, item: Any) -> bytes:
         """Return the string, or the canonical one of a molecule."""
