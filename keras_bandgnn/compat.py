@@ -368,6 +368,19 @@ def torch_dispatch_mode() -> type:
     return TorchDispatchMode
 
 
+def one_fake_mode() -> contextlib.AbstractContextManager:
+    """Return a context in which traces of torch share one mode of fake tensors.
+
+    Otherwise `make_fx` makes one for each operation, which takes half of its time.
+    """
+    try:
+        from torch._guards import TracingContext, tracing
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError:
+        return contextlib.nullcontext()
+    return tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True)))
+
+
 def end_pool(device: int, pool) -> None:
     """Let memory no longer come from the pool of a CUDA graph."""
     from torch._C import _cuda_endAllocateToPool

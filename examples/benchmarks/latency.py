@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=shared.positive,
         default=70,
-        help="calls before measuring; torch records a shape after 64",
+        help="calls before measuring; torch records a shape after 32",
     )
     parser.add_argument(
         "--sizes", type=shared.positive, default=20, help="graphs of different sizes"

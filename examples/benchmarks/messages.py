@@ -9,7 +9,7 @@ is the forward pass, the loss, gradients and Adam. The peer runs in torch on eve
 backend.
 
 With --memory each model also runs in a process of its own, and the growth of its peak
-memory over the first steps is printed. On torch, steps are recorded after 64 with
+memory over the first steps is printed. On torch, steps are recorded after 32 with
 batches of one shape; --warmup 70 measures those.
 """
 

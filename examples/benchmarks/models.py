@@ -11,7 +11,7 @@ compared with `TransformerConv` in blocks without biases.
 In one process and alternating rounds: a step of ours and of the peer on ready-made
 batches; an epoch of `fit` with a loader, an epoch of ours over ready-made batches
 without `fit`, and an epoch of the peer with its own loader. On torch, steps are
-recorded after 64 with batches of one shape: --warmup measures those after them. The
+recorded after 32 with batches of one shape: --warmup measures those after them. The
 peer runs in torch on every backend.
 """
 

@@ -205,7 +205,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup",
         type=shared.positive,
         default=1,
-        help="steps of ours before measuring; torch records steps after 64 on GPUs",
+        help="steps of ours before measuring; torch records steps after 32 on GPUs",
     )
     parser.add_argument(
         "--fit-epochs",

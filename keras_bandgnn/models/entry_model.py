@@ -93,7 +93,7 @@ class EntryModel(DistributedModel):
             auto_scale_loss: As for Keras.
             record_steps: Which steps of `fit`, `evaluate` and `predict` torch traces
                 once per shape of batch and replays without Python; other backends
-                compile theirs and ignore it. `"auto"` records after 64 steps of a
+                compile theirs and ignore it. `"auto"` records after 32 steps of a
                 shape if all code of the step is of Keras or this library, and stays
                 eager otherwise; a line of the logger "keras_bandgnn" says which, and
                 names the first object of other code. A record ends when an attribute

@@ -81,7 +81,7 @@ def trace(function: Callable, inputs: list):
         with _ScalarReads():
             return function(*tensors)
 
-    with one_trace, OnTheDevice():
+    with one_trace, OnTheDevice(), compat.one_fake_mode():
         traced = make_fx(guarded)(*inputs)
     check_shapes(traced.graph)
     simplify(traced.graph)

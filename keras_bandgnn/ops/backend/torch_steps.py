@@ -19,8 +19,10 @@ from keras_bandgnn.ops.backend import torch_graphs, torch_programs
 from keras_bandgnn.ops.backend.torch_guard import Guard
 from keras_bandgnn.ops.backend.torch_programs import NotRecordable
 
-# Eager steps per shape of batch before one is recorded, which takes a second or two.
-_WORTH = 64
+# Eager steps per shape of batch before one is recorded. A record takes as long as 20 to
+# 40 steps save, of predictions and of training alike, so the first steps cost at most
+# twice what they need.
+_WORTH = 32
 # Maximum number of recorded shapes.
 _MAX_SHAPES = 32
 # Number of times that a changed model is recorded again before it stays eager.
