@@ -215,7 +215,7 @@ def make_link_loader(
         # All pairs and negatives may have distinct nodes.
         count = 2 * batch_size * (1 + negatives.per_positive)
         nodes = min(count, graph.num_nodes)
-        sampler = NeighborSampler(**{**sampler.get_config(), "batch_size": nodes})
+        sampler = type(sampler)(**{**sampler.get_config(), "batch_size": nodes})
     loader = input_loader(
         task, Inputs(GRAPHS, [graph], graph), training=False, sampler=sampler
     )

@@ -572,6 +572,28 @@ def test_validation_pairs_of_a_loader_are_those_of_a_graph():
     assert logs[0]["val_loss"] == pytest.approx(logs[1]["val_loss"], rel=1e-5)
 
 
+class WatchedSampler(NeighborSampler):
+    """A sampler of a user's own, with an argument of its own."""
+
+    def __init__(self, fan_outs, calls, **options):
+        super().__init__(fan_outs, **options)
+        self.calls = calls
+
+    def subgraph(self, *args):
+        self.calls.append(1)
+        return super().subgraph(*args)
+
+    def get_config(self):
+        return {**super().get_config(), "calls": self.calls}
+
+
+def test_a_sampler_of_another_class_stays_what_it_is():
+    calls = []
+    sampler = WatchedSampler([2, 2], calls)
+    predictor().fit(communities(), epochs=1, sampler=sampler, verbose=0)
+    assert calls
+
+
 # === Messages of more types than relations, and no pairs ===
 
 

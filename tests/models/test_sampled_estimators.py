@@ -37,20 +37,6 @@ SAMPLERS = {
     "SubgraphSampler": lambda depth: SubgraphSampler(12, 2, coverage=200),
     "ClusterSampler": lambda depth: ClusterSampler(6, 2, feature="cluster"),
 }
-# They read more than the neighbours of a node.
-REFUSED = {
-    (sampler, backbone)
-    for sampler in SAMPLERS
-    if sampler.startswith("Neighbor")
-    for backbone in (
-        "GPSBackbone",
-        "GTBackbone",
-        "GraphormerBackbone",
-        "MPEUBackbone",
-        "PaiNNBackbone",
-        "SchNetBackbone",
-    )
-}
 # Attention between all nodes of a graph is that between those of a batch.
 BIASED = {
     (sampler, backbone)
@@ -73,6 +59,21 @@ def names_of_samplers():
 
 for name in names_of_samplers() - {key.partition(",")[0] for key in SAMPLERS}:
     SAMPLERS[name] = lambda depth, name=name: sample(getattr(kb.preprocessing, name))
+
+# They read more than the neighbours of a node.
+REFUSED = {
+    (sampler, backbone)
+    for sampler in SAMPLERS
+    if SAMPLERS[sampler](2).of_neighbours
+    for backbone in (
+        "GPSBackbone",
+        "GTBackbone",
+        "GraphormerBackbone",
+        "MPEUBackbone",
+        "PaiNNBackbone",
+        "SchNetBackbone",
+    )
+}
 
 
 def names_of_backbones():

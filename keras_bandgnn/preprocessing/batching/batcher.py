@@ -281,8 +281,15 @@ class Batcher(HostLayer):
         return [budget] * len(steps)
 
     def copy(self) -> "Batcher":
-        """Return a batcher with the same budget, which adapts independently."""
-        return _rebuild(type(self), self.whole_config(), dict(self.given))
+        """Return a batcher with the same budget, which adapts independently.
+
+        Attributes of subclasses that are changed in place are those of both.
+        """
+        # Building a layer of Keras takes longer than a prediction for a small graph.
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(given=dict(self.given), budget=dict(self.budget))
+        return other
 
     def __reduce__(self):
         return _rebuild, (type(self), self.whole_config(), dict(self.given))

@@ -68,10 +68,6 @@ def _merged(graphs: list[Graph], positions: list[int], errors: dict) -> Encoded:
     return Encoded(flat, np.array(positions, np.int64), errors)
 
 
-def no_progress(count: int) -> None:
-    """Show nothing."""
-
-
 class GraphEncoder(GraphLayer):
     """Base of layers that convert raw items, such as molecules, to graphs.
 
@@ -358,7 +354,7 @@ class GraphEncoder(GraphLayer):
             )
 
     def pieces(
-        self, items: Sequence, first: int = 0, advance: Callable = no_progress
+        self, items: Sequence, first: int, advance: Callable
     ) -> Iterator[Encoded]:
         """Yield the graphs of consecutive items, some at a time.
 
@@ -467,7 +463,7 @@ def is_raw(data: Any) -> bool:
 
 
 def _pieces_of(encoder: GraphEncoder, items: Sequence, first: int) -> list[Encoded]:
-    return list(encoder.pieces(items, first))
+    return list(encoder.pieces(items, first, lambda count: None))
 
 
 def raw_items(data: Any) -> Sequence:

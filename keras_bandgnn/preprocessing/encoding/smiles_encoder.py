@@ -12,11 +12,7 @@ from keras_bandgnn.data.flat_columns import sorted_by_receiver
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.preprocessing.encoding.graph_encoder import (
-    Encoded,
-    GraphEncoder,
-    no_progress,
-)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import Encoded, GraphEncoder
 
 # Values of the columns of `from_rdkit`; larger ones become the last value.
 _ATOM = {
@@ -149,7 +145,7 @@ class SmilesEncoder(GraphEncoder):
         )
 
     def pieces(
-        self, items: Sequence, first: int = 0, advance: Callable = no_progress
+        self, items: Sequence, first: int, advance: Callable
     ) -> Iterator[Encoded]:
         """Yield the graphs of consecutive items; see `GraphEncoder`.
 

@@ -27,7 +27,8 @@ class Sampler:
     # its nodes, so that layers may read nothing but neighbours.
     of_neighbours = False
     # Whether messages stand for those in the whole graph, so that its degrees count;
-    # otherwise a subgraph is a graph of its own.
+    # otherwise a subgraph is a graph of its own. Neighbour samplers are both, samplers of
+    # subgraphs this alone, clusters neither.
     of_whole_graph = False
     # Share of the items that an epoch uses. Below 1 each subgraph has `batch_size`
     # items drawn at random; otherwise each item comes once per epoch.
@@ -70,7 +71,7 @@ class Sampler:
         raise NotImplementedError
 
     def remembered(self, graph: SampledGraph, make: Callable):
-        """Return `make(graph)`, computed once per graph.
+        """Return `make(graph)`, computed once per graph: the one value of the sampler.
 
         Args:
             graph: The graph; loaders with other labels of the same edges share it.
