@@ -27,8 +27,8 @@ class Sampler:
     # its nodes, so that layers may read nothing but neighbours.
     of_neighbours = False
     # Whether messages stand for those in the whole graph, so that its degrees count;
-    # otherwise a subgraph is a graph of its own. Neighbour samplers are both, samplers of
-    # subgraphs this alone, clusters neither.
+    # otherwise a subgraph is a graph of its own. Neighbour samplers are both, samplers
+    # of subgraphs this alone, clusters neither.
     of_whole_graph = False
     # Share of the items that an epoch uses. Below 1 each subgraph has `batch_size`
     # items drawn at random; otherwise each item comes once per epoch.
