@@ -69,6 +69,9 @@ def _loads_keras() -> bool:
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:
         return False
+    # A new process runs the script of its parent before it knows its parent.
+    if "--multiprocessing-fork" in sys.orig_argv:
+        return False
     return bool(installed_backends())
 
 

@@ -8,6 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
+_host_only = False
+
+
+def stay_on_host() -> None:
+    """Let host code of this process do without Keras, whose import takes seconds.
+
+    For workers, before they import anything else of the library.
+    """
+    global _host_only
+    _host_only = True
+
+
+def imports_keras() -> bool:
+    """Return whether host code imports Keras, with one of the installed backends."""
+    return bool(installed_backends()) and not _host_only
 
 
 def installed_backends() -> list[str]:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from keras_bandgnn.default_backend import installed_backends, missing_backend
+from keras_bandgnn.default_backend import imports_keras, missing_backend
 
 
 class HostOnlyLayer:
@@ -93,7 +93,7 @@ class NeedsBackend:
         return refuse
 
 
-if installed_backends():
+if imports_keras():
     import keras as keras
     from keras import ops as ops
 else:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from keras_bandgnn.default_backend import stay_on_host
+
 _AHEAD = 4
 # Objects after which a worker collects garbage.
 _COLLECT = 50_000
@@ -32,7 +34,9 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _start_worker() -> None:
+def _start_worker(host_only: bool = False) -> None:
+    if host_only:
+        stay_on_host()
     # Only the parent handles Ctrl-C; it then stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
@@ -41,15 +45,18 @@ def _start_worker() -> None:
     gc.set_threshold(_COLLECT)
 
 
-def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
+def _pool(processes: int, host_only: bool) -> concurrent.futures.ProcessPoolExecutor:
     return concurrent.futures.ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
+        initargs=(host_only,),
     )
 
 
-def run_isolated(function: Callable, job: Sequence, died: Any) -> Any:
+def run_isolated(
+    function: Callable, job: Sequence, died: Any, host_only: bool = False
+) -> Any:
     """Run a job in a separate process; return `died` if the process dies.
 
     If the process was asked to stop, as by a scheduler, the job is not to blame and is
@@ -57,7 +64,7 @@ def run_isolated(function: Callable, job: Sequence, died: Any) -> Any:
     """
     before = set(multiprocessing.active_children())
     while True:
-        with _pool(1) as pool:
+        with _pool(1, host_only) as pool:
             future = pool.submit(function, *job)
             (process,) = set(multiprocessing.active_children()) - before
             try:
@@ -75,6 +82,7 @@ def ordered_map(
     died: Any,
     here: bool = True,
     ahead: int = _AHEAD,
+    host_only: bool = False,
 ) -> Iterator[Any]:
     """Yield `function(*job)` for each job in order, running a few jobs ahead.
 
@@ -85,6 +93,7 @@ def ordered_map(
         died: Result of a job whose process dies.
         here: Whether a single process is replaced by the current one.
         ahead: Jobs that are submitted in advance, for each process.
+        host_only: Whether the jobs need no Keras, which takes seconds to import.
     """
     if isinstance(jobs, Sized):
         processes = min(processes, len(jobs))
@@ -95,7 +104,7 @@ def ordered_map(
     following = iter(jobs)
     again: collections.deque[Sequence] = collections.deque()
     while True:
-        pool = _pool(processes)
+        pool = _pool(processes, host_only)
         pending: collections.deque[Sequence] = collections.deque()
         futures: collections.deque[concurrent.futures.Future] = collections.deque()
         try:
@@ -113,6 +122,6 @@ def ordered_map(
                 yield outcome
         except BrokenProcessPool:
             again.extendleft(reversed(pending))
-            yield run_isolated(function, again.popleft(), died)
+            yield run_isolated(function, again.popleft(), died, host_only)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -145,8 +145,8 @@ def test_the_command_and_workers_import_what_they_use(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(
         "import multiprocessing, sys\n"
+        "import keras_bandgnn\n"
         "def loaded(queue):\n"
-        "    import keras_bandgnn\n"
         "    queue.put('keras' in sys.modules)\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"

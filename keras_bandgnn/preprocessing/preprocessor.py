@@ -200,7 +200,11 @@ class GraphPreprocessor(HostLayer):
             return graphs
         for layer in self.graph_layers:
             graphs = layer(graphs)
-        compiled = FlatGraphs.from_graphs(graphs)
+        if isinstance(graphs, FlatGraphs):
+            # From an encoder alone: the same arrays, which get metadata here.
+            compiled = FlatGraphs.from_columns(graphs.columns(), graphs.info)
+        else:
+            compiled = FlatGraphs.from_graphs(graphs)
         compiled.metadata = {"layers": self.layers_config()}
         return compiled
 

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.preprocessing import SmilesEncoder
+from keras_bandgnn.preprocessing import GraphPreprocessor, SmilesEncoder
 from keras_bandgnn.preprocessing.encoding import graph_encoder, smiles_encoder
 
 pytest.importorskip("rdkit")
@@ -51,6 +51,21 @@ def test_items_are_counted_over_pieces(items, monkeypatch):
     assert [*encoded.errors] == [1, 3, 4]
     with pytest.raises(ValueError, match="Received: item 1: .*invalid SMILES"):
         SmilesEncoder().encode(data)
+
+
+def test_processes_give_the_same_without_keras(monkeypatch):
+    monkeypatch.setattr(graph_encoder, "_JOB_ITEMS", 6)
+    encoder = SmilesEncoder()
+    expected = encoder.encode(SMILES).graphs
+    encoder.processes = 2
+    found = encoder.encode(SMILES)
+    assert found.positions.tolist() == [*range(len(SMILES))]
+    for name, column in expected.columns().items():
+        np.testing.assert_array_equal(found.graphs.columns()[name], column)
+    # An encoder alone leaves the arrays of the graphs as they are.
+    graphs = GraphPreprocessor([encoder]).transform(expected)
+    assert np.shares_memory(graphs.senders, expected.senders)
+    assert graphs.metadata and not hasattr(expected, "metadata")
 
 
 @pytest.mark.parametrize("items", [1, 512])

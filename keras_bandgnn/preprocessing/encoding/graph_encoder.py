@@ -86,7 +86,7 @@ class GraphEncoder(GraphLayer):
 
     Attributes:
         processes: Number of processes that convert large data, 1 unless set. They
-            import the libraries anew, which pays from some 50,000 items on; scripts
+            import the libraries anew, which pays from some 10,000 items on; scripts
             need `if __name__ == "__main__":`.
         cache: Folder that keeps converted data by content, None unless set. Neither is
             saved with the encoder.
@@ -401,9 +401,13 @@ class GraphEncoder(GraphLayer):
             (self, items[first : first + _JOB_ITEMS], first)
             for first in range(0, len(items), _JOB_ITEMS)
         ]
-        for (_, part, first), pieces in zip(
-            jobs, ordered_map(_pieces_of, jobs, processes, None), strict=True
-        ):
+        # An encoder of a user's own, alone or within another, may need Keras.
+        encoders = (self, getattr(self, "encoder", self))
+        of_library = [type(e).__module__.startswith("keras_bandgnn.") for e in encoders]
+        results = ordered_map(
+            _pieces_of, jobs, processes, None, host_only=all(of_library)
+        )
+        for (_, part, first), pieces in zip(jobs, results, strict=True):
             if pieces is None:
                 why = "the process that converted it ended."
                 numbers = range(first, first + len(part))
