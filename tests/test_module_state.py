@@ -23,6 +23,7 @@ CHANGES = {
 ALLOWED = {
     ("config.py", "_active"): "settings of the process",
     ("config.py", "_cache_folder"): "of the process, like an environment variable",
+    ("default_backend.py", "_host_only"): "of a worker, before it imports anything",
     ("cli/interrupts.py", "_signal"): "signals belong to the process",
     ("cli/interrupts.py", "_message"): "of the command that this process runs",
     (

@@ -43,6 +43,7 @@ def test_bench_train_compares_plans(store, tmp_path, capsys):
 
 # torch_geometric, where it is installed.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.release
 def test_bench_propagate_times_plans(store, tmp_path, capsys):
     figures = tmp_path / "figures.json"
     command = ["propagate", store, "--nodes", "64", "--hidden", "4"]

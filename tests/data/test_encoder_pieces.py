@@ -53,6 +53,24 @@ def test_items_are_counted_over_pieces(items, monkeypatch):
         SmilesEncoder().encode(data)
 
 
+class Marked(SmilesEncoder):
+    def encode_item(self, item):
+        graph = super().encode_item(item)
+        return graph.replace(context={"length": [len(item)]})
+
+
+class Written(SmilesEncoder):
+    def call(self, item):
+        return super().call(item.strip("<>"))
+
+
+def test_subclasses_convert_items_in_their_own_way():
+    assert Marked().encode(SMILES).graphs.context["length"].tolist() == [
+        [len(smiles)] for smiles in SMILES
+    ]
+    assert len(Written().encode(["<CC>", "<CO>"]).graphs) == 2
+
+
 def test_processes_give_the_same_without_keras(monkeypatch):
     monkeypatch.setattr(graph_encoder, "_JOB_ITEMS", 6)
     encoder = SmilesEncoder()
@@ -75,3 +93,4 @@ def test_graphs_that_disagree_are_named_by_their_item(items, monkeypatch):
     data = [*itertools.chain(["C1CC"], graphs)]
     with pytest.raises(ValueError, match=r"`node\['x'\]`.*in item 3, as in item 1"):
         SmilesEncoder(on_error="skip").encode(data)
+    assert SmilesEncoder(on_error="skip").encode(["C1CC"] * 3).graphs is None

@@ -75,11 +75,11 @@ def table(seed=0, width=8, **options):
 @pytest.mark.parametrize(
     ("objective", "head"),
     [
-        ("binary", "dot"),
         ("softmax", "mlp"),
         *(
             pytest.param(*case, marks=pytest.mark.release)
             for case in [
+                ("binary", "dot"),
                 ("binary", "bilinear"),
                 ("binary", "mlp"),
                 ("softmax", "dot"),

@@ -287,7 +287,7 @@ class GraphEncoder(GraphLayer):
         return digest.hexdigest()
 
     def _encode(self, items: Sequence, progress: bool) -> Encoded:
-        parts, positions, errors = [], [np.zeros(0, np.int64)], {}
+        parts, positions, errors = [], [], {}
         with progress_bar("Converting to graphs", len(items), progress) as advance:
             for piece in self._pieces(items, advance):
                 if piece.errors and self.on_error == "raise":
@@ -298,22 +298,21 @@ class GraphEncoder(GraphLayer):
                         f"items, set {type(self).__name__}(on_error='skip')."
                     )
                 errors |= piece.errors
-                positions.append(piece.positions)
                 if piece.graphs is None:
                     continue
-                if parts:
-                    check_same_spec(
-                        f"item {piece.positions[0]}",
-                        piece.graphs.spec(),
-                        f"item {positions[1][0]}",
-                        parts[0].spec(),
-                    )
                 parts.append(piece.graphs)
+                positions.append(piece.positions)
+                check_same_spec(
+                    f"item {piece.positions[0]}",
+                    piece.graphs.spec(),
+                    f"item {positions[0][0]}",
+                    parts[0].spec(),
+                )
         self._warn(errors, len(items))
-        merged = FlatGraphs.concatenate(parts) if parts else None
-        positions = np.concatenate(positions)
-        if merged is not None:
-            self._warn_unknown(merged, positions)
+        if not parts:
+            return Encoded(None, np.zeros(0, np.int64), errors)
+        merged, positions = FlatGraphs.concatenate(parts), np.concatenate(positions)
+        self._warn_unknown(merged, positions)
         return Encoded(merged, positions, errors)
 
     def _warn_unknown(self, graphs: FlatGraphs, positions: Sequence[int]) -> None:

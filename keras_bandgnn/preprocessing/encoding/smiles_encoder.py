@@ -149,9 +149,13 @@ class SmilesEncoder(GraphEncoder):
     ) -> Iterator[Encoded]:
         """Yield the graphs of consecutive items; see `GraphEncoder`.
 
-        The arrays of many molecules are made at once.
+        The arrays of many molecules are made at once, unless a subclass converts
+        items in its own way.
         """
-        if self.features == "zinc" or any(isinstance(item, Graph) for item in items):
+        cls, several = type(self), self.features != "zinc"
+        several &= cls.encode_item is SmilesEncoder.encode_item
+        several &= cls.call is GraphEncoder.call
+        if not several or any(isinstance(item, Graph) for item in items):
             yield from super().pieces(items, first, advance)
             return
         for start in range(0, len(items), _PIECE_ITEMS):
@@ -170,8 +174,9 @@ class SmilesEncoder(GraphEncoder):
                 self._check(item)
                 text = item if isinstance(item, str) else None
                 molecule = self._molecule(item)
+                smiles = text or _canonical(molecule)
                 rows.add(molecule, text)
-                info.append({"smiles": text or _canonical(molecule)})
+                info.append({"smiles": smiles})
                 positions.append(position)
             except ValueError as error:
                 errors[position] = str(error)
