@@ -118,8 +118,8 @@ def _refuse_element(element: Any) -> NoReturn:
 
 # Graphs are merged into chunks, because an object per graph costs more than its arrays,
 # and chunks into parts, because a loader searches every part for every batch.
-_CHUNK_GRAPHS = 4096
-_CHUNK_BYTES = 1 << 25
+CHUNK_GRAPHS = 4096
+CHUNK_BYTES = 1 << 25
 _PART_BYTES = 1 << 28
 
 
@@ -167,14 +167,19 @@ def _is_parts(source: Any) -> bool:
     return all(isinstance(part, FlatGraphs) for part in source)
 
 
+def graph_bytes(graph: Graph) -> int:
+    """Return the bytes of a graph's edges and features."""
+    features = (*graph.node.values(), *graph.edge.values())
+    return 3 * graph.senders.nbytes + sum(array.nbytes for array in features)
+
+
 def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
     """Yield lists of consecutive graphs, and the bytes of edges and features."""
     chunk, size = [], 0
     for graph in graphs:
         chunk.append(graph)
-        features = (*graph.node.values(), *graph.edge.values())
-        size += 3 * graph.senders.nbytes + sum(array.nbytes for array in features)
-        if len(chunk) >= _CHUNK_GRAPHS or size > _CHUNK_BYTES:
+        size += graph_bytes(graph)
+        if len(chunk) >= CHUNK_GRAPHS or size > CHUNK_BYTES:
             yield chunk, size
             chunk, size = [], 0
     if chunk:

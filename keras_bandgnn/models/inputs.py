@@ -22,11 +22,13 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     Encoded,
     accepting,
     encoder_for,
-    first_item,
     is_raw,
+    refuse_beside_graphs,
+)
+from keras_bandgnn.preprocessing.encoding.raw_items import (
+    first_item,
     is_table,
     raw_items,
-    refuse_beside_graphs,
 )
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import is_graph, layer_for, only_graphs

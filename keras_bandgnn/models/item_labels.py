@@ -7,7 +7,9 @@ import numpy as np
 
 from keras_bandgnn.data.converters.attributes import as_numpy
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
+from keras_bandgnn.preprocessing.encoding.raw_items import (
+    is_table,
+)
 
 
 def rows_of(

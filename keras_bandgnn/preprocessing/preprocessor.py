@@ -25,10 +25,12 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     GraphEncoder,
     accepting,
-    first_item,
     is_raw,
-    raw_items,
     refuse_beside_graphs,
+)
+from keras_bandgnn.preprocessing.encoding.raw_items import (
+    first_item,
+    raw_items,
 )
 from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,

@@ -21,7 +21,12 @@ from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    is_raw,
+)
+from keras_bandgnn.preprocessing.encoding.raw_items import (
+    raw_items,
+)
 from keras_bandgnn.preprocessing.graph_layer import only_graphs
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor

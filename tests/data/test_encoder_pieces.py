@@ -88,7 +88,7 @@ def test_processes_give_the_same_without_keras(monkeypatch):
 
 @pytest.mark.parametrize("items", [1, 512])
 def test_graphs_that_disagree_are_named_by_their_item(items, monkeypatch):
-    monkeypatch.setattr(graph_encoder, "_PIECE_ITEMS", items)
+    monkeypatch.setattr(graph_encoder, "CHUNK_GRAPHS", items)
     graphs = [Graph(2, [0], [1], node={"x": np.ones((2, k))}) for k in (3, 3, 4)]
     data = [*itertools.chain(["C1CC"], graphs)]
     with pytest.raises(ValueError, match=r"`node\['x'\]`.*in item 3, as in item 1"):

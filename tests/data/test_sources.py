@@ -94,10 +94,10 @@ def test_flat_graphs_and_stores_are_not_copied(tmp_path):
 
 
 def test_chunks_and_parts(monkeypatch):
-    monkeypatch.setattr(sources, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 1)
     check(generator(), some())
     monkeypatch.undo()
-    monkeypatch.setattr(sources, "_CHUNK_GRAPHS", 2)
+    monkeypatch.setattr(sources, "CHUNK_GRAPHS", 2)
     check(generator(), some())
     assert len(parts_of(generator())) == 1
     monkeypatch.setattr(sources, "_PART_BYTES", 1)

@@ -287,8 +287,7 @@ class Batcher(HostLayer):
         """
         # Building a layer of Keras takes longer than a prediction for a small graph.
         other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        other.__dict__.update(given=dict(self.given), budget=dict(self.budget))
+        other.__dict__.update(self.__dict__, budget=dict(self.budget))
         return other
 
     def __reduce__(self):

@@ -1,7 +1,6 @@
 """`GraphEncoder`: the first layer of a preprocessor, from raw items to graphs."""
 
 import hashlib
-import itertools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,8 +11,14 @@ import numpy as np
 from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.data.sources import CHUNK_BYTES, CHUNK_GRAPHS, graph_bytes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
+from keras_bandgnn.preprocessing.encoding.raw_items import (
+    beside_graphs,
+    first_item,
+    raw_items,
+)
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.progress import progress_bar
@@ -21,12 +26,7 @@ from keras_bandgnn.progress import progress_bar
 _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
 _JOB_ITEMS = 2000
-# Graphs that are merged at once, and the bytes of their edges and features.
-_PIECE_ITEMS = 4096
-_PIECE_BYTES = 1 << 25
 _MOST_SHOWN = 3
-# Items among which the kind of data is looked for.
-_HEAD = 1000
 
 
 class Encoded(NamedTuple):
@@ -379,10 +379,9 @@ class GraphEncoder(GraphLayer):
             else:
                 graphs.append(graph)
                 positions.append(position)
-                features = (*graph.node.values(), *graph.edge.values())
-                size += 3 * graph.senders.nbytes + sum(v.nbytes for v in features)
+                size += graph_bytes(graph)
             advance(1)
-            if len(graphs) >= _PIECE_ITEMS or size > _PIECE_BYTES:
+            if len(graphs) >= CHUNK_GRAPHS or size > CHUNK_BYTES:
                 yield _merged(graphs, positions, errors)
                 graphs, positions, errors, size = [], [], {}, 0
         if positions or errors:
@@ -469,44 +468,6 @@ def _pieces_of(encoder: GraphEncoder, items: Sequence, first: int) -> list[Encod
     return list(encoder.pieces(items, first, lambda count: None))
 
 
-def raw_items(data: Any) -> Sequence:
-    """Return raw items in a sequence: those of lists, generators and data frames.
-
-    Args:
-        data: A list or generator of items, a NumPy array of strings, a pandas series,
-            a pandas data frame (whose rows become dicts), a data set with items; a
-            single item becomes a list of one.
-    """
-    if is_table(data):
-        names = [str(name) for name in data.columns]
-        columns = [data[name].tolist() for name in data.columns]
-        return [
-            dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
-        ]
-    if isinstance(data, FlatGraphs):
-        return data
-    if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
-        return [data]
-    if hasattr(data, "tolist"):
-        # A series of pandas, an array of NumPy.
-        return data.tolist()
-    return data if isinstance(data, list | tuple) else list(data)
-
-
-def beside_graphs(data: Any) -> dict[int, Any]:
-    """Return the other items of a list whose first one is a graph, by position.
-
-    Program graphs and dicts of the arguments of `Graph` are graphs here.
-    """
-    if not isinstance(data, list | tuple):
-        return {}
-    head = itertools.islice(data, _HEAD)
-    if not isinstance(next((i for i in head if not is_missing(i)), None), Graph):
-        return {}
-    others = {i: item for i, item in enumerate(data) if not isinstance(item, Graph)}
-    return {i: item for i, item in others.items() if not _is_graph(item)}
-
-
 def refuse_beside_graphs(data: Any, item: Any) -> None:
     """Raise a ValueError if a list has items beside graphs that no encoder converts.
 
@@ -521,53 +482,3 @@ def refuse_beside_graphs(data: Any, item: Any) -> None:
             f"Expected graphs, as there is no encoder. Received: item {position}: "
             f"{other!r:.60}. Remove it."
         )
-
-
-def _is_graph(item: Any) -> bool:
-    if isinstance(item, Mapping):
-        return "senders" in item
-    return _library(item) == "keras_bandgnn"
-
-
-def is_table(data: Any) -> bool:
-    """Return whether data is a pandas data frame."""
-    return _library(data) == "pandas" and hasattr(data, "columns")
-
-
-def first_item(data: Any) -> Any:
-    """Return the first raw item of a collection that is not missing, or None.
-
-    What is no collection is itself the item. Graphs count where there is nothing else.
-    """
-    if is_table(data):
-        return next(iter(raw_items(data[:1])), None)
-    if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
-        return data
-    if isinstance(data, Iterator):
-        # Reading it would use it up.
-        return None
-    if hasattr(data, "tolist"):
-        data = data[:_HEAD].tolist()
-    others = beside_graphs(data)
-    head = others.values() if others else itertools.islice(iter(data), _HEAD)
-    return next((item for item in head if not is_missing(item)), None)
-
-
-def _library(item: Any) -> str:
-    return type(item).__module__.partition(".")[0]
-
-
-def _is_collection(data: Any) -> bool:
-    """Return whether data is several items, rather than a molecule, a graph, ..."""
-    library = _library(data)
-    if library in ("numpy", "pandas"):
-        return (
-            getattr(data, "ndim", 0) == 1 and getattr(data.dtype, "kind", "O") in "OUST"
-        )
-    if library in ("ase", "networkx", "rdkit"):
-        return False
-    if library == "torch_geometric":
-        return not hasattr(data, "edge_index") or hasattr(data, "indices")
-    return isinstance(data, Iterable) or (
-        hasattr(data, "__len__") and hasattr(data, "__getitem__")
-    )
