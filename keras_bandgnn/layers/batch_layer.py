@@ -49,6 +49,10 @@ class BatchLayer(keras.layers.Layer):
     # False for layers of the library; others may use them, and are accepted.
     uses_edge_weight: bool | None = None
 
+    # Whether `call` takes edge states as a `LookedUp`; a class that overrides `call`
+    # sets it anew.
+    takes_lookups = False
+
     def __call__(self, *args, **kwargs):
         """Call the layer; see `call`."""
         batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
@@ -91,6 +95,12 @@ class BatchLayer(keras.layers.Layer):
             node = {"mask": batch["node"]["mask"]}
             read["node"] = {**node, **read.get("node", {})}
         return read
+
+
+def takes_lookups(layer) -> bool:
+    """Return whether the `call` of a layer takes edge states as a `LookedUp`."""
+    owner = next(kind for kind in type(layer).__mro__ if "call" in vars(kind))
+    return vars(owner).get("takes_lookups", False)
 
 
 def _some(part, keys):

@@ -11,6 +11,7 @@ from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
+from keras_bandgnn.ops.lookup import rows_of
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
 
@@ -61,6 +62,7 @@ class GINConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    takes_lookups = True
     uses_edge_weight = True
     reads = {
         "edge": ("sender", "receiver", MESSAGE_WEIGHT),
@@ -151,7 +153,7 @@ class GINConvolution(BatchLayer):
             if self.activation is keras.activations.relu:
                 total = edges.fused_sum(relu_sum, states, edge_states)
             if total is None:
-                messages = self.activation(edges.sent(states) + edge_states)
+                messages = self.activation(edges.sent(states) + rows_of(edge_states))
                 total = edges.total(messages)
             hidden = self.hidden_dense(self_rows + total)
         if self.norm is not None:

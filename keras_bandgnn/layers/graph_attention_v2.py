@@ -10,6 +10,7 @@ from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import scores as edge_scores
 from keras_bandgnn.ops.edges import share_sum
+from keras_bandgnn.ops.lookup import map_states
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
@@ -61,6 +62,7 @@ class GraphAttentionV2(BatchLayer):
     """
 
     splits_sequences = False
+    takes_lookups = True
     reads = {"edge": ("sender", "receiver")}
 
     def __init__(
@@ -146,7 +148,7 @@ class GraphAttentionV2(BatchLayer):
         if self.self_loops:
             self_rows = receiver_rows(sent + received, batch)
         if edge_states is not None:
-            mapped = self.edge_dense(edge_states)
+            mapped = map_states(self.edge_dense, edge_states)
             if self.self_loops:
                 self_rows = self_rows + self._mean_of_others(edges, mapped, mask)
         kernel = ops.cast(self.score_kernel, self.compute_dtype)

@@ -1,8 +1,10 @@
 """`NodeEncoder`: initial node states from the features of a batch."""
 
+import math
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bandgnn.arrays import id_input
@@ -11,6 +13,7 @@ from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.sign_net import SignNet
+from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.registration import serializable
 
 _KINDS = ("ids", "columns", "characters", "features", "eigenvectors")
@@ -236,26 +239,89 @@ class NodeEncoder(keras.layers.Layer):
         if "eigenvectors" in spec:
             return encoder(values, batch)
         if "columns" in spec:
-            first, total = 0, 0
-            for k, size in enumerate(spec["columns"]):
-                total = total + encoder(values[..., k] + first)
-                first += size
-            return total
+            firsts = ops.convert_to_tensor(_firsts(spec["columns"]))
+            return self._sum(encoder, values + firsts)
         if "ids" not in spec or len(values.shape) == 2:
             return encoder(values)
         weight = ops.cast(values > 0, self.compute_dtype)
         count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1.0)
+        return self._sum(encoder, values, weight) / count
+
+    def _sum(self, encoder, ids, weight=None):
+        """Return the sum over k of the embeddings of ids [G, N, K], times weights."""
+        if encoder.quantization_mode is None:
+            table = ops.cast(encoder.embeddings, self.compute_dtype)
+            total = lookup_sum(table, ids, weight)
+            if total is not None:
+                return total
         # Position by position, without a [G, N, K, H] temporary, which XLA on CPUs
         # reduces slowly.
         total = 0
-        for k in range(values.shape[-1]):
-            total = total + encoder(values[..., k]) * weight[..., k : k + 1]
-        return total / count
+        for k in range(ids.shape[-1]):
+            rows = encoder(ids[..., k])
+            total = total + (rows if weight is None else rows * weight[..., k : k + 1])
+        return total
+
+    def looked_up(self, batch) -> LookedUp | None:
+        """Return the states as rows of one table, or None.
+
+        The table has the sums that all features can have. None if there may be more of
+        them than there are rows in a batch, or if a feature is no id.
+
+        Args:
+            batch: As for a call.
+        """
+        features = _features(batch)
+        self._check_names(features)
+        if explained(batch, "node"):
+            return None
+        parts, rows = [], 1
+        for name, spec in self.inputs.items():
+            values = ops.convert_to_tensor(features[name])
+            ((kind, size),) = spec.items()
+            if kind not in ("ids", "columns"):
+                return None
+            several = len(values.shape) == 3
+            columns = values.shape[-1] if several else 1
+            sizes = size if kind == "columns" else [size] * columns
+            ids = [values[..., k] for k in range(columns)] if several else [values]
+            parts.append((name, kind == "ids" and several, sizes, ids))
+            rows *= math.prod(sizes)
+        if values.shape[1] is None or rows > values.shape[1]:
+            return None
+        whole = None
+        for name, is_mean, sizes, ids in parts:
+            states = self._combinations(name, is_mean, sizes, ids)
+            whole = states if whole is None else whole.added(states)
+        return whole
+
+    def _combinations(self, name, is_mean, sizes, ids) -> LookedUp:
+        """Return the states of one feature as rows of a table of all combinations."""
+        total = sizes[0] if is_mean else sum(sizes)
+        table = self._encoder(name)(ops.arange(total, dtype="int32"))
+        firsts = [0] * len(sizes) if is_mean else _firsts(sizes).tolist()
+        if is_mean:
+            some = np.arange(total) > 0
+            table = table * ops.cast(some[:, None], table.dtype)
+        states = None
+        for first, size, column in zip(firsts, sizes, ids, strict=True):
+            more = LookedUp(table[first : first + size], column)
+            states = more if states is None else states.added(more)
+        if not is_mean:
+            return states
+        counts = np.sum(np.indices(sizes) > 0, axis=0).reshape(-1, 1)
+        counts = ops.cast(np.maximum(counts, 1), table.dtype)
+        return states._replace(table=states.table / counts)
 
     def compute_output_shape(self, batch_shape):
         """[G, N, H]."""
         shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)
+
+
+def _firsts(sizes) -> np.ndarray:
+    """Return the first row of each column's table, int32 [K]."""
+    return np.cumsum([0, *sizes[:-1]], dtype="int32")
 
 
 def _features(batch) -> Mapping:

@@ -16,6 +16,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.batched import flat_matmul
+from keras_bandgnn.ops.lookup import map_states
 from keras_bandgnn.registration import serializable
 
 AGGREGATORS = ("mean", "min", "max", "std", "sum")
@@ -67,6 +68,7 @@ class PNAConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    takes_lookups = True
     reads = {"edge": ("sender", "receiver")}
 
     def __init__(
@@ -177,7 +179,10 @@ class PNAConvolution(BatchLayer):
             first = dense_kernel(self.edge_dense)
             first_bias = ops.convert_to_tensor(self.edge_dense.bias)
             kernel = _side_by_side(ops.convert_to_tensor(self.edge_kernel))
-            messages = messages + flat_matmul(edge_states, ops.matmul(first, kernel))
+            kernel_of_both = ops.matmul(first, kernel)
+            messages = messages + map_states(
+                lambda rows: flat_matmul(rows, kernel_of_both), edge_states
+            )
             bias = bias + ops.matmul(ops.expand_dims(first_bias, 0), kernel)
         messages = messages + edges.received(received + bias)
         reduced = ops.concatenate(

@@ -9,6 +9,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, prepare_plan, receiver_
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
+from keras_bandgnn.ops.lookup import rows_of
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
 
@@ -58,6 +59,7 @@ class SAGEConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    takes_lookups = True
     reads = {
         "edge": ("sender", "receiver", MESSAGE_WEIGHT),
         "node": ("mask",),
@@ -161,7 +163,7 @@ class SAGEConvolution(BatchLayer):
                 return total if self.reduce == "sum" else edges.divided(total)
         messages = edges.sent(states)
         if edge_states is not None:
-            messages = ops.relu(messages + edge_states)
+            messages = ops.relu(messages + rows_of(edge_states))
         if self.reduce == "mean":
             return edges.mean(messages)
         return (

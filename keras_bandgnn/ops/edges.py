@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.lookup import LookedUp
 
 
 def _flat(tensors, sender, receiver, num_nodes):
@@ -30,17 +31,22 @@ def relu_sum(states, edge_states, sender, receiver):
 
     Args:
         states: float [G, N, H].
-        edge_states: float [G, E, H].
+        edge_states: float [G, E, H], or a `LookedUp`.
         sender: int32 [G, E].
         receiver: int32 [G, E].
 
     Returns:
         float [G, N, H], or None.
     """
+    ids = None
+    if isinstance(edge_states, LookedUp):
+        edge_states, ids = edge_states
+        edge_states, ids = ops.expand_dims(edge_states, 0), ops.reshape(ids, (-1,))
     flat = _flat((states, edge_states), sender, receiver, states.shape[1])
     if flat is None:
         return None
-    return ops.expand_dims(backend.fused_edges.relu_sum(*flat), 0)
+    *rows, ends = flat
+    return ops.expand_dims(backend.fused_edges.relu_sum(*rows, ids, ends), 0)
 
 
 def gated_sum(sent, received, messages, edges, sender, receiver):

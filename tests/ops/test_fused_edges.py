@@ -10,6 +10,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import edges
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.lookup import LookedUp
 
 pytestmark = pytest.mark.skipif(
     backend.fused_edges is None or backend.has_accelerator(),
@@ -50,6 +51,14 @@ def total(rows):
 
 def relu_sum(x, e):
     return total(ops.relu(sent(x) + e[0]))
+
+
+def fused_table_sum(x, table, *ends):
+    return edges.relu_sum(x, LookedUp(table, ops.convert_to_tensor(IDS)), *ends)
+
+
+def table_sum(x, table):
+    return relu_sum(x, LookedUp(table, ops.convert_to_tensor(IDS)).rows())
 
 
 def gated_sum(x, wanted, messages, e=None):
@@ -128,8 +137,11 @@ WEIGHTS = [np.abs(array(1, count, HEADS, seed=9)) for count in (EDGES, NODES)]
 ROWS, DIRECTIONS = array(1, EDGES, 4, seed=10), array(1, EDGES, 3, seed=11)
 CONTEXT, FILTER = array(1, NODES, 3 * WIDTH, seed=12), array(4, 3 * WIDTH, seed=13)
 VECTORS = array(1, NODES, 3, WIDTH, seed=14)
+TABLE = array(6, WIDTH, seed=15)
+IDS = np.random.default_rng(16).integers(0, 6, (1, EDGES)).astype("int32")
 CASES = {
     "relu_sum": (edges.relu_sum, relu_sum, [X, E]),
+    "relu_sum_of_a_table": (fused_table_sum, table_sum, [X, TABLE]),
     "gated_sum": (edges.gated_sum, gated_sum, [X, Y, Z, E]),
     "gated_sum_without_edges": (edges.gated_sum, gated_sum, [X, Y, Z, None]),
     "scores": (fused_scores, scores, [X, Y, E, KERNEL]),

@@ -16,6 +16,7 @@ from keras_bandgnn import primitives
 from keras_bandgnn.ops import edges, remat
 from keras_bandgnn.ops.attention import BiasTable, edge_attention, full_attention
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.ops.loops import with_gradient
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.ops.sparse import filtered_sum
@@ -130,6 +131,16 @@ def fused(operation, *arguments):
     return run
 
 
+def relu_sum_of_a_table(x, table, *ends):
+    ids = ops.convert_to_tensor(EDGE_IDS)
+    return edges.relu_sum(x, LookedUp(table, ids), *ends)
+
+
+def looked_up(x):
+    ids, weight = (ops.convert_to_tensor(a) for a in (ROW_IDS, ROW_WEIGHTS))
+    return lookup_sum(ops.exp(x[0]), ids, weight)
+
+
 def attend_by_scores(x, wanted, rows, sender, receiver):
     factors = ops.ones((1, 12, 2)) * 0.5, ops.ones((1, 5, 2))
     ends = sender, receiver
@@ -170,6 +181,9 @@ def normalized(x):
     ]
 
 
+EDGE_IDS = np.array([[0, 2, 1, 1, 0, 2, 2, 1, 0, 0, 1, 2]], "int32")
+ROW_IDS = np.array([[[0, 4], [2, 2], [1, 4]]], "int32")
+ROW_WEIGHTS = array(1, 3, 2)
 GRU = [array(4, 12), array(12), array(4, 12), array(12)]
 KINDS = np.array([[0, 1, 1, 0, 1]], "int32")
 
@@ -223,6 +237,10 @@ FUNCTIONS = {
     ),
     "filtered_sum": filtered if backend.filtered_sum else None,
     "relu_sum": fused(edges.relu_sum, ops.exp, of_edges),
+    "relu_sum_of_a_table": fused(
+        relu_sum_of_a_table, ops.exp, lambda x: ops.sin(x[0, :3])
+    ),
+    "lookup_sum": looked_up if backend.lookup_sum else None,
     "gated_sum": fused(edges.gated_sum, ops.exp, ops.sin, ops.cos, of_edges),
     "scores": fused(
         edges.scores, ops.exp, ops.sin, of_edges, lambda x: x[0, :2, :2], 0.2
@@ -265,7 +283,8 @@ BY_HAND = {
         "gated_sum": "gated_sum",
         "grouped_matmul": "grouped_matmul",
         "norm": "normalized_rows",
-        "relu_sum": "relu_sum",
+        "lookup_sum": "lookup_sum",
+        "_relu_sum_of_ids": "relu_sum",
         "score_attention": "score_attention",
         "scores": "scores",
         "share_sum": "share_sum",
@@ -283,7 +302,7 @@ BY_HAND = {
         "fused_operation": "relu_sum",
         "gated_by_chunks": "gated_by_chunks",
         "gated_sum": "gated_sum",
-        "relu_sum": "relu_sum",
+        "_relu_sum": "relu_sum",
         "share_sum": "share_sum",
         "vector_sum": "vector_sum",
         "_recomputed": "checkpoint",

@@ -14,7 +14,11 @@ from keras_bandgnn.checks import (
     positive_int,
     shown,
 )
-from keras_bandgnn.layers.batch_layer import hop_batch, receiver_rows
+from keras_bandgnn.layers.batch_layer import (
+    hop_batch,
+    receiver_rows,
+    takes_lookups,
+)
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
@@ -26,6 +30,7 @@ from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.ops.lookup import first_of
 from keras_bandgnn.ops.remat import checkpoint
 
 NORMS = ("batch", "layer", "graph", "pair")
@@ -298,6 +303,14 @@ class MessagePassingBackbone(Backbone):
             return None
         return self.edge_encoder(batch["edge"])
 
+    def _looked_up_edges(self, batch):
+        """Return the edge states as a `LookedUp`, or None."""
+        if self.edge_encoder is None or self.updates_edge_states:
+            return None
+        if not all(map(takes_lookups, self.messages)):
+            return None
+        return self.edge_encoder.looked_up(batch["edge"])
+
     def read(self, number: int, states, training=False):
         """Return the inputs of message passing from the states [G, N, H] of a layer."""
         if not self.activation_first or number == 0:
@@ -385,12 +398,14 @@ class MessagePassingBackbone(Backbone):
                 node[name] = self.input_dropout_layer(node[name], training=training)
         states = self.encoder({**batch, "node": node})
         yield None, states
-        edge_states = self.edge_states(batch)
+        again = self.remat and training
+        edge_states = None if again else self._looked_up_edges(batch)
+        if edge_states is None:
+            edge_states = self.edge_states(batch)
         trimmed = "hops" in batch
         prepared = None if trimmed else self.prepare(batch)
         virtual = _VirtualNode(self, batch) if self.virtual_node else None
         seen = [states]
-        again = self.remat and training
         for number in range(self.num_layers):
             last = number == self.num_layers - 1
             inputs = states if virtual is None else virtual.added(states)
@@ -398,7 +413,7 @@ class MessagePassingBackbone(Backbone):
                 prepared = self.prepare(hop_batch(batch, number))
                 if edge_states is not None:
                     count = ops.shape(prepared["edge"]["sender"])[1]
-                    edge_states = edge_states[:, :count]
+                    edge_states = first_of(edge_states, count)
             layer = self._checkpointed_layer if again else self._layer
             states, edge_states = layer(number, inputs, edge_states, prepared, training)
             if virtual is not None and not last:

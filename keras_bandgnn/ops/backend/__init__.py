@@ -45,6 +45,8 @@ others:
     log-sum-exp, for segments whose rows adjoin. None where it does not apply.
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
+`lookup_sum(table, ids, weight)`
+    See `ops.lookup`, for float32 tables; None where it does not apply.
 `equal_values(values)`
     The groups of equal values [E], for `filtered_sum`.
 `on_device(batch)`

@@ -226,7 +226,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
-recorded = branch = affine = None
+recorded = branch = affine = lookup_sum = None
 step_data = batch_data = None
 random_states = set_random_states = None
 # Maximum number of sorts of one array: more take longer than one of pairs.

@@ -47,30 +47,55 @@ def _scan(chunked, step, carry, ends, **rows):
     return scan_chunks(step, carry, rows, _EDGES if chunked else len(sender) + 1)
 
 
-# Sums of relu(x[sender] + e).
+# Sums of relu(x[sender] + e), with e by edge [E, H], or rows of a table [C, H] by id
+# [E], which is then the third of the ends.
+
+
+def _split(e, ends):
+    """Return the ends, and arrays of edges from which `_edge_rows` reads."""
+    ends, ids = ends[:2], ends[2:]
+    return ends, {"id": ids[0]} if ids else {"e": e}
+
+
+def _edge_rows(e, c):
+    return gather_rows(e, c["id"]) if "id" in c else c["e"]
 
 
 def _relu_sum(chunked, x, e, ends):
+    ends, rows = _split(e, ends)
+
     def step(out, c):
         return segment_add_sorted(
-            out, c["r"], jax.nn.relu(gather_rows(x, c["s"]) + c["e"])
+            out, c["r"], jax.nn.relu(gather_rows(x, c["s"]) + _edge_rows(e, c))
         ), None
 
-    return _scan(chunked, step, _room(x), ends, e=e)[0][:-1], None
+    return _scan(chunked, step, _room(x), ends, **rows)[0][:-1], None
 
 
 def _relu_sum_gradient(chunked, slope, _, x, e, ends):
     slope = _received(slope)
+    ends, rows = _split(e, ends)
 
-    def step(d_x, c):
-        rows = gather_rows(x, c["s"]) + c["e"]
+    def step(carry, c):
+        d_x, d_e = carry
+        rows = gather_rows(x, c["s"]) + _edge_rows(e, c)
         d = jnp.where(rows > 0, gather_rows(slope, c["r"]), 0.0)
-        return scatter_add(d_x, c["s"], d), d
+        d_x = scatter_add(d_x, c["s"], d)
+        if "id" in c:
+            return (d_x, scatter_add(d_e, c["id"], d)), None
+        return (d_x, None), d
 
-    return _scan(chunked, step, jnp.zeros_like(x), ends, e=e)
+    room = jnp.zeros_like(e) if "id" in rows else None
+    (d_x, d_table), d_e = _scan(chunked, step, (jnp.zeros_like(x), room), ends, **rows)
+    return d_x, d_table if "id" in rows else d_e
 
 
-relu_sum = fused_operation(_relu_sum, _relu_sum_gradient)
+_relu_sum = fused_operation(_relu_sum, _relu_sum_gradient)
+
+
+def relu_sum(x, e, ids, ends):
+    """Compute `ops.edges.relu_sum` of flat rows."""
+    return _relu_sum(x, e, ends if ids is None else (*ends, ids))
 
 
 # Sums of gates and of gated messages: `both` [N, 2 U] holds the senders' parts of the

@@ -225,7 +225,7 @@ def index_add(out, ids, rows):
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
 normalized_rows = dropout = step_data = batch_data = None
-recorded = branch = affine = fused_edges = sorted_ids = None
+recorded = branch = affine = fused_edges = sorted_ids = lookup_sum = None
 map_rows = random_states = set_random_states = None
 copy = tf.identity
 

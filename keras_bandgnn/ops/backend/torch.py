@@ -213,7 +213,7 @@ def normalized_rows(rows, mask, scale, shift, averages, momentum, epsilon):
         rows.reshape(-1, rows.shape[-1]),
         scale,
         shift,
-        mask=mask.reshape(-1),
+        real=[*torch_norms.real_rows(mask.reshape(-1))],
         moving_mean=averages[0],
         moving_variance=averages[1],
         momentum=momentum,
@@ -348,6 +348,15 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
 
 def _run_by_run(x, kinds, kernel, index=None, pointer=None, column=None):
     return torch_edges.grouped_matmul(x, kernel, kinds, index, pointer, column)
+
+
+def lookup_sum(table, ids, weight):
+    """Sum K rows of a table per row of ids, or return None; see `ops.lookup`."""
+    if not _is_eager(table):
+        return None
+    flat = ids.reshape(-1, ids.shape[-1])
+    weight = None if weight is None else weight.reshape(flat.shape)
+    return torch_edges.lookup_sum(table, flat, weight).reshape(*ids.shape[:-1], -1)
 
 
 def _is_eager(x) -> bool:

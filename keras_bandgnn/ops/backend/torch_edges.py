@@ -6,6 +6,7 @@ chunk stay in the CPU cache. The ends of edges are senders and receivers, int64
 each node. Sparse products and products by type work on any rows.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,8 +22,53 @@ _LENGTHS = (4096, 2048, 1024, 512)
 
 @operation
 def pointer(r: Tensor, count: int) -> Tensor:
-    """Return the row pointers of edges into `count` nodes, int64 [count + 1]."""
-    return torch.searchsorted(r, torch.arange(count + 1, dtype=r.dtype))
+    """Return the row pointers of edges into `count` nodes, int64 [count + 1].
+
+    Receivers of padding are at least `count`.
+    """
+    out = r.new_zeros(count + 1)
+    counts = torch.bincount(r, minlength=count)
+    out[1:] = torch.cumsum(counts[:count], dim=0)
+    return out
+
+
+@operation
+def grouped(ids: Tensor, real: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """Return the order that puts equal ids side by side, and pointers to each id.
+
+    Args:
+        ids: Integers [E, K] in [0, count).
+        real: int64, whose last entry is the number of rows to take, the first; None
+            for all.
+        count: Number of ids.
+
+    Returns:
+        Places of ids, int64 [E K], in stable order; pointers, int64 [count + 1].
+    """
+    ids = ids.numpy()
+    ids = (ids if real is None else ids[: int(real[-1])]).reshape(-1)
+    # NumPy sorts 16 bits in linear time; torch does not.
+    order = np.argsort(ids.astype(np.uint16), kind="stable")
+    if count > 1 << 16:
+        high = (ids >> 16).astype(np.uint16)[order]
+        order = order[np.argsort(high, kind="stable")]
+    pointers = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(ids, minlength=count), out=pointers[1:])
+    return torch.from_numpy(order), torch.from_numpy(pointers)
+
+
+def _bag(rows, ids, pointers, weight=None):
+    """Return the weighted sums of rows by id between pointers."""
+    return torch.embedding_bag(rows, ids, pointers, False, 0, False, weight, True)[0]
+
+
+def _spread_back(slopes, places, columns, weight=None):
+    """Sum the slopes [E, H] of rows of K ids at each id; see `grouped`."""
+    order, pointers = places
+    rows = order
+    if columns > 1:
+        rows = torch.div(order, columns, rounding_mode="floor")
+    return _bag(slopes, rows, pointers, None if weight is None else weight[order])
 
 
 def ends(sender, receiver, count) -> list:
@@ -86,38 +132,96 @@ def _summed(rows, receiver, count):
     return rows.new_zeros(count + 1, rows.shape[1]).index_add(0, receiver, rows)[:count]
 
 
-# Sums [N, H] of relu(x[sender] + e).
+# Sums [M, H] of K rows of a table by id.
 
 
-def _relu_sum(x, e, ends: list[Tensor]):
-    sent, sums = Rows(x, ends[0]), EdgeSums(torch.zeros_like(x), ends)
+def _lookup_sum(table, ids, weight: Tensor | None):
+    pointers = torch.arange(0, ids.numel() + 1, ids.shape[1], dtype=ids.dtype)
+    weight = None if weight is None else weight.reshape(-1)
+    return _bag(table, ids.reshape(-1), pointers, weight)
+
+
+def _lookup_sum_gradient(d_out, ids, weight, places: list[Tensor]):
+    weight = None if weight is None else weight.reshape(-1)
+    return _spread_back(d_out, places, ids.shape[1], weight)
+
+
+def _lookup_sum_reference(table, ids, weight):
+    rows = table.index_select(0, ids.reshape(-1)).view(*ids.shape, -1)
+    return (rows if weight is None else rows * weight[:, :, None]).sum(dim=1)
+
+
+lookup_sum = fused_operation(
+    _lookup_sum,
+    _lookup_sum_gradient,
+    _lookup_sum_reference,
+    variables=1,
+    derived={"places": lambda v: [*grouped(v["ids"], None, len(v["table"]))]},
+)
+
+
+# Sums [N, H] of relu(x[id] + e) over edges, or relu(x[id] + x[id']), for ids [E, 1] or
+# [E, 2]; x has at least N rows.
+
+
+def _relu_rows(x, e, ids):
+    """Return a function of a chunk: the rows below the ReLU, valid until the next."""
+    if ids.shape[1] == 1:
+        sent = Rows(x, ids[:, 0])
+        return lambda a, b: sent(a, b).add_(e[a:b])
+    flat, pointers = ids.reshape(-1), torch.arange(0, 2 * _EDGES + 1, 2)
+    return lambda a, b: _bag(x, flat[2 * a : 2 * b], pointers[: b - a + 1])
+
+
+def _relu_sum(x, e: Tensor | None, ids, ends: list[Tensor]):
+    sums = EdgeSums(x.new_zeros(len(ends[2]) - 1, x.shape[1]), ends)
+    rows = _relu_rows(x, e, ids)
     for a, b in _chunks(ends):
-        sums.add(sent(a, b).add_(e[a:b]).relu_(), a, b)
+        sums.add(rows(a, b).relu_(), a, b)
     return sums.out
 
 
-def _relu_sum_gradient(d_out, x, e, ends):
-    s, r, p = ends
-    d_x, d_e = torch.zeros_like(x), torch.empty_like(e)
-    sent, slopes = Rows(x, s), Rows(d_out, r)
+def _relu_sum_gradient(d_out, x, e, ids, ends, places: list[Tensor]):
+    _, r, p = ends
+    slopes, rows = x.new_empty(len(r), x.shape[1]), _relu_rows(x, e, ids)
     for a, b in _chunks(ends):
-        rows = sent(a, b).add_(e[a:b])
-        d = torch.ops.aten.threshold_backward.grad_input(
-            slopes(a, b), rows, 0, grad_input=d_e[a:b]
-        )
-        d_x.index_add_(0, s[a:b], d)
-    d_e[p[-1] :] = 0
-    return d_x, d_e
+        # In place: its rows are then in the CPU cache.
+        d = torch.index_select(d_out, 0, r[a:b], out=slopes[a:b])
+        torch.ops.aten.threshold_backward.grad_input(d, rows(a, b), 0, grad_input=d)
+    d_x = _spread_back(slopes, places, ids.shape[1])
+    if e is None:
+        return d_x, None
+    slopes[p[-1] :] = 0
+    return d_x, slopes
 
 
-def _relu_sum_reference(x, e, ends):
-    s, r, _ = ends
-    return _summed(torch.relu(x.index_select(0, s) + e), r, len(x))
+def _relu_sum_reference(x, e, ids, ends):
+    rows = x.index_select(0, ids.reshape(-1)).view(*ids.shape, -1).sum(dim=1)
+    rows = rows if e is None else rows + e
+    return _summed(torch.relu(rows), ends[1], len(ends[2]) - 1)
 
 
-relu_sum = fused_operation(
-    _relu_sum, _relu_sum_gradient, _relu_sum_reference, variables=2
+_relu_sum_of_ids = fused_operation(
+    _relu_sum,
+    _relu_sum_gradient,
+    _relu_sum_reference,
+    variables=2,
+    derived={"places": lambda v: [*grouped(v["ids"], v["ends"][2], len(v["x"]))]},
 )
+
+
+@operation
+def pairs(sender: Tensor, ids: Tensor, count: int) -> Tensor:
+    """Return the rows of senders, and of ids after them, int64 [E, 2]."""
+    return torch.stack([sender, ids.long() + count], dim=1)
+
+
+def relu_sum(x, e, ids, ends):
+    """Compute `ops.edges.relu_sum` of flat rows."""
+    if ids is None:
+        return _relu_sum_of_ids(x, e, ends[0][:, None], ends)
+    both = torch.cat([x, e])
+    return _relu_sum_of_ids(both, None, pairs(ends[0], ids, len(x)), ends)
 
 
 # Sums of gates and of gated messages: `both` [N, 2 U] holds the senders' parts of the

@@ -123,13 +123,14 @@ class _Fused:
         self.backward = _register(backward, types, variables)
         self.reference, self.slopes, self.derived = reference, slopes, derived
 
-    def gradients(self, values: dict, slopes) -> list:
+    def gradients(self, values: dict, slopes) -> tuple:
         """Return the gradients of the variables."""
         for name, slope in zip(self.slopes, slopes, strict=True):
             values[name] = None if slope is None else slope.contiguous()
         for name, function in self.derived.items():
             values[name] = function(values)
-        return self.backward(*[values[name] for name in self.backward_names])
+        out = self.backward(*[values[name] for name in self.backward_names])
+        return out if isinstance(out, tuple) else (out,)
 
     def differentiable_gradients(self, values: dict, slopes) -> list:
         """Return differentiable gradients of the variables."""

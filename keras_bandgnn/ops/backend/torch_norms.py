@@ -3,15 +3,29 @@
 import torch
 from torch import Tensor
 
-from keras_bandgnn.ops.backend.torch_fused import fused_operation
+from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 
 
-def _real_rows(mask) -> tuple:
-    """Return the number of rows of a mask, and their index; None for the first rows."""
-    count = int(torch.count_nonzero(mask))
-    if bool(mask[:count].all()):
-        return count, None
+@operation
+def real_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of rows of a mask, and their places if not the first ones.
+
+    Args:
+        mask: bool [N].
+
+    Returns:
+        int64 []; int64 [rows], or empty for the first rows.
+    """
+    count = torch.count_nonzero(mask)
+    if bool(mask[: int(count)].all()):
+        return count, mask.new_empty(0, dtype=torch.int64)
     return count, torch.nonzero(mask).reshape(-1)
+
+
+def _count_and_index(real) -> tuple:
+    """Return the number of rows, and their index; None for the first rows."""
+    count, index = real
+    return int(count), index if len(index) else None
 
 
 def _gathered(rows, count, index):
@@ -33,30 +47,31 @@ def _norm(
     rows,
     scale: Tensor | None,
     shift: Tensor | None,
-    mask,
+    real: list[Tensor],
     moving_mean,
     moving_variance,
     momentum: float,
     epsilon: float,
 ):
     """Return the result, new averages, and mean and inverse deviation of the rows."""
-    count, index = _real_rows(mask)
+    count, index = _count_and_index(real)
     new_mean, new_variance = moving_mean.clone(), moving_variance.clone()
     if count == 0:
         zeros = torch.zeros_like(new_mean)
         return torch.zeros_like(rows), new_mean, new_variance, zeros, zeros.clone()
     out, mean, inverse = map(torch.empty_like, (rows, new_mean, new_mean))
-    real = _gathered(rows, count, index)
+    source = _gathered(rows, count, index)
     # The first rows are written in place.
-    normalized = out[:count] if index is None else torch.empty_like(real)
+    normalized = out[:count] if index is None else torch.empty_like(source)
     torch.ops.aten.native_batch_norm.out(
-        real,
+        source,
         weight=scale,
         bias=shift,
-        running_mean=None,
-        running_var=None,
+        running_mean=new_mean,
+        # The unbiased variance of one row is no number.
+        running_var=new_variance if count > 1 else None,
         training=True,
-        momentum=0.0,
+        momentum=1.0 - momentum,
         eps=epsilon,
         out=normalized,
         save_mean=mean,
@@ -66,33 +81,33 @@ def _norm(
         out[count:] = 0
     else:
         out = _spread(normalized, rows, count, index)
-    # The moving variance is unbiased, and 0 for one row.
-    variance = (inverse**-2 - epsilon).clamp_min_(0) * (count / max(count - 1, 1))
-    new_mean.lerp_(mean, 1.0 - momentum)
-    new_variance.lerp_(variance, 1.0 - momentum)
+    if count == 1:
+        new_variance *= momentum
     return out, new_mean, new_variance, mean, inverse
 
 
-def _norm_gradient(d_out, rows, scale, mask, mean, inverse, epsilon):
-    count, index = _real_rows(mask)
+def _norm_gradient(d_out, rows, scale, real: list[Tensor], mean, inverse, epsilon):
+    count, index = _count_and_index(real)
     if count == 0:
         return torch.zeros_like(rows), torch.zeros_like(mean), torch.zeros_like(mean)
-    real, slopes = (_gathered(t, count, index) for t in (rows, d_out))
+    source, slopes = (_gathered(t, count, index) for t in (rows, d_out))
     needed = [True, scale is not None, True]
     d_rows, d_scale, d_shift = torch.ops.aten.native_batch_norm_backward(
-        slopes, real, scale, None, None, mean, inverse, True, epsilon, needed
+        slopes, source, scale, None, None, mean, inverse, True, epsilon, needed
     )
     return _spread(d_rows, rows, count, index), d_scale, d_shift
 
 
-def _norm_reference(rows, scale, shift, mask, epsilon):
-    real = mask[:, None].to(rows.dtype)
-    count = real.sum().clamp_min(1.0)
-    centred = rows - (rows * real).sum(dim=0) / count
-    variance = (centred.square() * real).sum(dim=0) / count
+def _norm_reference(rows, scale, shift, real, epsilon):
+    count, index = _count_and_index(real)
+    source = _gathered(rows, count, index)
+    centred = source - source.sum(dim=0) / max(count, 1)
+    variance = centred.square().sum(dim=0) / max(count, 1)
     out = centred * torch.rsqrt(variance + epsilon)
     out = out if scale is None else out * scale
-    return (out if shift is None else out + shift) * real
+    out = out if shift is None else out + shift
+    places = torch.arange(count) if index is None else index
+    return torch.zeros_like(rows).index_copy(0, places, out)
 
 
 norm = fused_operation(
