@@ -400,7 +400,10 @@ def may_be_view(target) -> bool:
     It may also be an input that the operation has changed.
     """
     schema = getattr(target, "_schema", None)
-    return schema is None or any(part.alias_info for part in schema.returns)
+    if schema is None or any(part.alias_info for part in schema.returns):
+        return True
+    # It does not say that it returns a view.
+    return schema.name == "aten::_unsafe_view"
 
 
 def softplus_in_place(x) -> None:

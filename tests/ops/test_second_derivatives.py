@@ -284,7 +284,7 @@ BY_HAND = {
         "grouped_matmul": "grouped_matmul",
         "norm": "normalized_rows",
         "lookup_sum": "lookup_sum",
-        "_relu_sum_of_ids": "relu_sum",
+        "relu_sum": "relu_sum",
         "score_attention": "score_attention",
         "scores": "scores",
         "share_sum": "share_sum",

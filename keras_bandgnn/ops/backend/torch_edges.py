@@ -6,6 +6,8 @@ chunk stay in the CPU cache. The ends of edges are senders and receivers, int64
 each node. Sparse products and products by type work on any rows.
 """
 
+import threading
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,9 @@ from keras_bandgnn.config import products_by_onednn
 from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
 
 # Edges per chunk.
-_EDGES = 4096
+_EDGES = 8192
+# Maximum number of rows of memory that stays between calls.
+_LARGEST_ROOM = 1 << 14
 # Rows per product by type. oneDNN compiles a kernel for each number of rows, which
 # takes longer than most products, so there are few. Without it only the first is used.
 _LENGTHS = (4096, 2048, 1024, 512)
@@ -62,15 +66,6 @@ def _bag(rows, ids, pointers, weight=None):
     return torch.embedding_bag(rows, ids, pointers, False, 0, False, weight, True)[0]
 
 
-def _spread_back(slopes, places, columns, weight=None):
-    """Sum the slopes [E, H] of rows of K ids at each id; see `grouped`."""
-    order, pointers = places
-    rows = order
-    if columns > 1:
-        rows = torch.div(order, columns, rounding_mode="floor")
-    return _bag(slopes, rows, pointers, None if weight is None else weight[order])
-
-
 def ends(sender, receiver, count) -> list:
     """Return the ends of edges between `count` nodes."""
     receiver = receiver.long()
@@ -83,17 +78,45 @@ def _chunks(ends):
     return [(a, min(a + _EDGES, real)) for a in range(0, real, _EDGES)]
 
 
+class _Workspace(threading.local):
+    """Memory that the calls of a thread share: new memory is not in the CPU's cache."""
+
+    def __init__(self):
+        self.rooms: dict = {}
+
+    def rows(self, name: str, like, count: int):
+        """Return memory [count, H] for rows like others, valid until the next call.
+
+        Args:
+            name: Calls with the same name share memory.
+            like: Rows [N, H].
+            count: Number of rows.
+        """
+        width = like.shape[1]
+        if count > _LARGEST_ROOM or like.dtype != torch.float32:
+            return like.new_empty(count, width)
+        room = self.rooms.get((name, width))
+        if room is None or len(room) < count:
+            with torch.inference_mode(False):
+                self.rooms[name, width] = room = torch.empty(count, width)
+        return room[:count]
+
+
+_workspace = _Workspace()
+
+
 class Rows:
     """Gathers rows of chunks of edges into a buffer that chunks share.
 
     Args:
         x: [N, H].
-        ids: int64 [E], the row of each edge.
+        ids: Integers [E], the row of each edge.
+        name: That of the buffer; those of one kernel differ.
     """
 
-    def __init__(self, x, ids):
+    def __init__(self, x, ids, name: str = "rows"):
         self.x, self.ids = x, ids
-        self.room = x.new_empty(min(_EDGES, len(ids)), x.shape[1])
+        self.room = _workspace.rows(name, x, min(_EDGES, len(ids)))
 
     def __call__(self, a, b):
         """Return rows [b - a, H] of edges from a to b; valid until the next call."""
@@ -142,8 +165,10 @@ def _lookup_sum(table, ids, weight: Tensor | None):
 
 
 def _lookup_sum_gradient(d_out, ids, weight, places: list[Tensor]):
-    weight = None if weight is None else weight.reshape(-1)
-    return _spread_back(d_out, places, ids.shape[1], weight)
+    order, pointers = places
+    rows = torch.div(order, ids.shape[1], rounding_mode="floor")
+    weight = None if weight is None else weight.reshape(-1)[order]
+    return _bag(d_out, rows, pointers, weight)
 
 
 def _lookup_sum_reference(table, ids, weight):
@@ -160,68 +185,69 @@ lookup_sum = fused_operation(
 )
 
 
-# Sums [N, H] of relu(x[id] + e) over edges, or relu(x[id] + x[id']), for ids [E, 1] or
-# [E, 2]; x has at least N rows.
+# Sums [N, H] of relu(x[sender] + e), with e by edge [E, H], or the rows of a table
+# [C, H] by id [E].
 
 
-def _relu_rows(x, e, ids):
+def _relu_rows(x, e, ids, sender):
     """Return a function of a chunk: the rows below the ReLU, valid until the next."""
-    if ids.shape[1] == 1:
-        sent = Rows(x, ids[:, 0])
+    sent = Rows(x, sender)
+    if ids is None:
         return lambda a, b: sent(a, b).add_(e[a:b])
-    flat, pointers = ids.reshape(-1), torch.arange(0, 2 * _EDGES + 1, 2)
-    return lambda a, b: _bag(x, flat[2 * a : 2 * b], pointers[: b - a + 1])
+    more = Rows(e, ids, "ids")
+    return lambda a, b: sent(a, b).add_(more(a, b))
 
 
-def _relu_sum(x, e: Tensor | None, ids, ends: list[Tensor]):
-    sums = EdgeSums(x.new_zeros(len(ends[2]) - 1, x.shape[1]), ends)
-    rows = _relu_rows(x, e, ids)
+def _relu_sum(x, e, ids: Tensor | None, ends: list[Tensor]):
+    sums, rows = EdgeSums(torch.zeros_like(x), ends), _relu_rows(x, e, ids, ends[0])
     for a, b in _chunks(ends):
         sums.add(rows(a, b).relu_(), a, b)
     return sums.out
 
 
-def _relu_sum_gradient(d_out, x, e, ids, ends, places: list[Tensor]):
-    _, r, p = ends
-    slopes, rows = x.new_empty(len(r), x.shape[1]), _relu_rows(x, e, ids)
+def _relu_sum_gradient(
+    d_out, x, e, ids, ends, by_sender: list[Tensor], by_id: list[Tensor]
+):
+    s, r, p = ends
+    # The gradient of e by edge is a result.
+    is_result = ids is None
+    d_rows = (
+        torch.empty_like(e) if is_result else _workspace.rows("slopes of e", x, len(r))
+    )
+    rows = _relu_rows(x, e, ids, s)
     for a, b in _chunks(ends):
-        # In place: its rows are then in the CPU cache.
-        d = torch.index_select(d_out, 0, r[a:b], out=slopes[a:b])
+        # In place: its rows are then in the CPU's cache.
+        d = torch.index_select(d_out, 0, r[a:b], out=d_rows[a:b])
         torch.ops.aten.threshold_backward.grad_input(d, rows(a, b), 0, grad_input=d)
-    d_x = _spread_back(slopes, places, ids.shape[1])
-    if e is None:
-        return d_x, None
-    slopes[p[-1] :] = 0
-    return d_x, slopes
+    d_x = _bag(d_rows, *by_sender)
+    if not is_result:
+        return d_x, _bag(d_rows, *by_id)
+    d_rows[p[-1] :] = 0
+    return d_x, d_rows
 
 
 def _relu_sum_reference(x, e, ids, ends):
-    rows = x.index_select(0, ids.reshape(-1)).view(*ids.shape, -1).sum(dim=1)
-    rows = rows if e is None else rows + e
-    return _summed(torch.relu(rows), ends[1], len(ends[2]) - 1)
+    s, r, _ = ends
+    e = e if ids is None else e.index_select(0, ids)
+    return _summed(torch.relu(x.index_select(0, s) + e), r, len(x))
 
 
-_relu_sum_of_ids = fused_operation(
+def _by_sender(values):
+    return [*grouped(values["ends"][0], values["ends"][2], len(values["x"]))]
+
+
+def _by_id(values):
+    ids = values["ids"]
+    return [] if ids is None else [*grouped(ids, values["ends"][2], len(values["e"]))]
+
+
+relu_sum = fused_operation(
     _relu_sum,
     _relu_sum_gradient,
     _relu_sum_reference,
     variables=2,
-    derived={"places": lambda v: [*grouped(v["ids"], v["ends"][2], len(v["x"]))]},
+    derived={"by_sender": _by_sender, "by_id": _by_id},
 )
-
-
-@operation
-def pairs(sender: Tensor, ids: Tensor, count: int) -> Tensor:
-    """Return the rows of senders, and of ids after them, int64 [E, 2]."""
-    return torch.stack([sender, ids.long() + count], dim=1)
-
-
-def relu_sum(x, e, ids, ends):
-    """Compute `ops.edges.relu_sum` of flat rows."""
-    if ids is None:
-        return _relu_sum_of_ids(x, e, ends[0][:, None], ends)
-    both = torch.cat([x, e])
-    return _relu_sum_of_ids(both, None, pairs(ends[0], ids, len(x)), ends)
 
 
 # Sums of gates and of gated messages: `both` [N, 2 U] holds the senders' parts of the
@@ -231,7 +257,7 @@ def relu_sum(x, e, ids, ends):
 def _combined_rows(sent, received, e, ends):
     """Return a function of a chunk: rows of senders, plus others in the first U."""
     width = received.shape[1]
-    sent, received = Rows(sent, ends[0]), Rows(received, ends[1])
+    sent, received = Rows(sent, ends[0]), Rows(received, ends[1], "received")
 
     def combined(a, b):
         rows = sent(a, b)
@@ -265,7 +291,8 @@ def _gated_sum_gradient(d_sums, d_logits, both, received, e, ends):
     s, r, p = ends
     d_sums = torch.zeros_like(both) if d_sums is None else d_sums
     d_both, d_e = torch.zeros_like(both), None if e is None else torch.empty_like(e)
-    combined, slopes = _combined_rows(both, received, e, ends), Rows(d_sums, r)
+    combined = _combined_rows(both, received, e, ends)
+    slopes = Rows(d_sums, r, "slopes")
     spare = slopes.room.new_empty(len(slopes.room), received.shape[1])
     sums = EdgeSums(torch.zeros_like(received), ends)
     for a, b in _chunks(ends):
@@ -370,7 +397,7 @@ def _share_sum(shares, x, ends: list[Tensor]):
 def _share_sum_gradient(d_out, shares, x, ends):
     s, r, _ = ends
     d_x, d_shares = torch.zeros_like(x), torch.zeros_like(shares)
-    sent, slopes, heads = Rows(x, s), Rows(d_out, r), shares.shape[1]
+    sent, slopes, heads = Rows(x, s), Rows(d_out, r, "slopes"), shares.shape[1]
     for a, b in _chunks(ends):
         rows, d = sent(a, b), slopes(a, b)
         rows *= d

@@ -77,7 +77,7 @@ def _filtered_sum(
             compat.softplus_in_place(rows)
             rows -= math.log(2.0)
     sums = EdgeSums(sent.new_zeros(len(p) - 1, width), ends)
-    gathered, weights = Rows(sent, s), Rows(filters, number)
+    gathered, weights = Rows(sent, s), Rows(filters, number, "weights")
     for a, b in _pieces(len(s)):
         rows = gathered(a, b).mul_(weights(a, b))
         sums.add(rows, a, b, None if factor is None else factor[a:b])

@@ -391,6 +391,7 @@ class _Record:
         finally:
             _recording.conditions = None
         self.conditions = torch_programs.split_off(traced, len(self.branches))
+        torch_programs.reuse_memory(traced.graph)
         if self.graphed:
             torch_programs.move_constants(traced)
         self.program, self.constants = torch_programs.program_of(traced)
