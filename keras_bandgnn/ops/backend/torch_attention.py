@@ -301,11 +301,16 @@ def _pieces(mask):
     """Return pieces that attend at once: sequences, rows, bias [R, 1, 1, L] or None.
 
     There is one piece if each sequence is one segment; otherwise one per segment.
+    Sequences of padding, after the others, are in none.
     """
     real = mask > 0
     if len(mask) > 1 and bool(((mask == mask[:, :1]) | ~real).all()):
-        bias = torch.zeros(mask.shape, dtype=torch.float32).masked_fill_(~real, _EMPTY)
-        return [(slice(None), slice(None), bias[:, None, None])]
+        places = torch.nonzero(real[:, 0])
+        if not len(places):
+            return []
+        real = real[: int(places[-1]) + 1]
+        bias = torch.zeros(real.shape, dtype=torch.float32).masked_fill_(~real, _EMPTY)
+        return [(slice(0, len(real)), slice(None), bias[:, None, None])]
     pieces = []
     for number, row in enumerate(mask):
         ids, counts = torch.unique_consecutive(row, return_counts=True)
@@ -339,7 +344,7 @@ def _segment_attention_gradient(d_out, q, k, v, mask, out, logs, num_heads):
     tensors = [_rows_by_head(t, num_heads) for t in (d_out, q, k, v, out)]
     by_head = [_rows_by_head(t, num_heads) for t in slopes]
     for s, r, bias in _pieces(mask):
-        piece = [t[s, :, r].contiguous() for t in tensors]
+        piece = (t[s, :, r] for t in tensors)
         parts = _attend_gradient(
             *piece, logs[s, :, r].contiguous(), 0.0, False, attn_mask=bias
         )
