@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=shared.positive, default=5)
     figures.add_option(parser)
     allocator.add_option(parser, "default")
+    allocator.add_xla(parser)
 
 
 def made_smiles(count: int, seed: int = 0) -> list[str]:
@@ -95,7 +96,7 @@ def rows_of(subject: str, *line: str) -> list[dict]:
 class Ours:
     """A GINE of four layers on SMILES, as `fit` and `predict` take them."""
 
-    def __init__(self, smiles: list[str], labels):
+    def __init__(self, smiles: list[str], labels, jit_compile: bool | str = "auto"):
         import keras
 
         from keras_bandgnn import models, preprocessing
@@ -110,7 +111,9 @@ class Ours:
         batcher = preprocessing.DynamicBatcher(127)
         steps = preprocessing.GraphPreprocessor([self.encoder], batcher)
         self.task = models.GraphClassifier(backbone, 2, steps)
-        self.task.compile(keras.optimizers.Adam(1e-3), "crossentropy")
+        self.task.compile(
+            keras.optimizers.Adam(1e-3), "crossentropy", jit_compile=jit_compile
+        )
 
     def convert(self) -> None:
         """Make the graphs."""
@@ -232,13 +235,13 @@ def alternated(rounds: int, ours: Callable, peer: Callable) -> tuple[float, floa
     return tuple(float(np.median(seconds)) for seconds in times)
 
 
-def workflow(count: int, rounds: int) -> list[dict]:
+def workflow(count: int, rounds: int, jit_compile: bool | str) -> list[dict]:
     """Return the rows of a user of SMILES."""
     import numpy as np
 
     smiles = made_smiles(count)
     labels = np.random.default_rng(1).integers(0, 2, count)
-    ours, peer = Ours(smiles, labels), Peer(smiles, labels)
+    ours, peer = Ours(smiles, labels, jit_compile), Peer(smiles, labels)
     rows = []
 
     def add(name, unit, scale, pair):
@@ -276,8 +279,10 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_stores(folder, 1024)
-        rows = workflow(options.molecules, options.rounds)
+        jit_compile = allocator.jit_compile(options)
+        rows = workflow(options.molecules, options.rounds, jit_compile)
         warm = ["--rounds", rounds, "--warmup", "40", *chosen]
+        warm += ["--xla"] if options.xla else []
         bonds, atoms = str(folder / "bonds"), str(folder / "atoms")
         rows += rows_of("messages", bonds, "--models", *MODELS, *warm)
         small = ["--batch-sizes", "128", "--rounds", rounds, *chosen]

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
     figures.add_option(parser)
     allocator.add_option(parser)
+    allocator.add_xla(parser)
 
 
 class Case:
@@ -155,7 +156,8 @@ def our_step(model: str, case: Case, options):
         task = models.NodeClassifier(backbone, case.num_outputs)
     else:
         task = models.GraphRegressor(backbone, normalizer=None)
-    task.compile(keras.optimizers.Adam(1e-3))
+    jit_compile = allocator.jit_compile(options)
+    task.compile(keras.optimizers.Adam(1e-3), jit_compile=jit_compile)
     # Attention of all nodes is computed for the largest graph.
     backbone.adapt([FlatGraphs.from_graphs(case.graphs)])
     batches = itertools.cycle(case.batches(options.batch_size))
