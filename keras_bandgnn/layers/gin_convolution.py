@@ -41,7 +41,7 @@ class GINConvolution(BatchLayer):
     Input shape:
         states: float [G, N, H].
         batch: A batch (see `keras_bandgnn.batch`), or the result of `prepare`.
-        edge_states: float [G, E, H], or None.
+        edge_states: float [G, E, H], a `LookedUp`, or None.
 
     Output shape:
         float [G, N, U].

@@ -13,6 +13,7 @@ from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.sign_net import SignNet
+from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.registration import serializable
 
@@ -266,14 +267,15 @@ class NodeEncoder(keras.layers.Layer):
         """Return the states as rows of one table, or None.
 
         The table has the sums that all features can have. None if there may be more of
-        them than there are rows in a batch, or if a feature is no id.
+        them than there are rows in a batch, or if a feature is no id; and in exported
+        models, in which an id out of range must not be that of another combination.
 
         Args:
             batch: As for a call.
         """
         features = _features(batch)
         self._check_names(features)
-        if explained(batch, "node"):
+        if explained(batch, "node") or is_portable():
             return None
         parts, rows = [], 1
         for name, spec in self.inputs.items():

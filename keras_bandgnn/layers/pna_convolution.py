@@ -48,7 +48,7 @@ class PNAConvolution(BatchLayer):
         states: float [G, N, H].
         batch: A batch (see `keras_bandgnn.batch`); it reads
             `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
-        edge_states: float [G, E, D], or None.
+        edge_states: float [G, E, D], a `LookedUp`, or None.
 
     Output shape:
         float [G, N, U].

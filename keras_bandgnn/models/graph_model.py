@@ -1,5 +1,6 @@
 """`GraphModel`: a Keras model that trains on graphs and predicts for them."""
 
+import dataclasses
 from collections.abc import Callable
 
 import keras
@@ -21,6 +22,7 @@ from keras_bandgnn.models.fitting import (
 from keras_bandgnn.models.input_loader import input_loader
 from keras_bandgnn.models.inputs import (
     BATCHES,
+    ITEMS,
     LOADER,
     Inputs,
     check_batch,
@@ -35,6 +37,9 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+
+# Raw items that are graphs at the same time: predictions need no more memory.
+_ITEMS_AT_ONCE = 1 << 16
 
 
 class GraphModel(EntryModel):
@@ -396,7 +401,18 @@ class GraphModel(EntryModel):
             return super().predict(inputs.data, batch_size, verbose, steps, callbacks)
         names = ("batch_size", "verbose", "steps", "callbacks")
         options_for_graphs((batch_size, verbose, steps, callbacks), names, {})
-        inputs = read_graphs(self, "x", inputs)
+        if inputs.kind != ITEMS or callbacks is not None:
+            return self._predict(inputs, 0, verbose, callbacks)
+        predictions = []
+        for first in range(0, len(inputs.items), _ITEMS_AT_ONCE):
+            items = inputs.items[first : first + _ITEMS_AT_ONCE]
+            part = dataclasses.replace(inputs, data=items, source=items, items=items)
+            predictions += self._predict(part, first, verbose, None)
+        return predictions
+
+    def _predict(self, inputs: Inputs, first: int, verbose, callbacks) -> list:
+        """Return the predictions for graphs, or for items from position `first` on."""
+        inputs = read_graphs(self, "x", inputs, first=first)
         if inputs.is_empty:
             return inputs.spread([])
         loader = self.loader(inputs, training=False)

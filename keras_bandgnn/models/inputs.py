@@ -180,7 +180,12 @@ def read_validation(data: Any) -> tuple[Inputs, tuple]:
 
 
 def read_graphs(
-    task, name: str, x: Any, adapt: bool = False, required: bool = False
+    task,
+    name: str,
+    x: Any,
+    adapt: bool = False,
+    required: bool = False,
+    first: int = 0,
 ) -> Inputs:
     """Return inputs with raw items converted to graphs.
 
@@ -190,11 +195,12 @@ def read_graphs(
         x: See `read_inputs`.
         adapt: Whether an encoder learns from the data.
         required: Whether to raise a ValueError if no item could be converted.
+        first: Position of the first item, in errors.
     """
     inputs = read_inputs(name, x)
     if inputs.kind != ITEMS:
         return inputs
-    encoded = _encode(task, inputs.items, adapt)
+    encoded = _encode(task, inputs.items, adapt, first)
     if required:
         encoded.require_graphs()
     return dataclasses.replace(
@@ -202,7 +208,7 @@ def read_graphs(
     )
 
 
-def _encode(task, items, adapt: bool) -> Encoded:
+def _encode(task, items, adapt: bool, first: int) -> Encoded:
     """Convert raw items with the preprocessor's encoder."""
     encoder = None if task.preprocessor is None else task.preprocessor.encoder
     if encoder is None:
@@ -221,7 +227,7 @@ def _encode(task, items, adapt: bool) -> Encoded:
         )
     if task.preprocessor is not None and task.preprocessor.encoder is None:
         _check_names(task.backbone, encoder)
-    encoded = encoder.encode(items)
+    encoded = encoder.encode(items, first=first)
     if encoded.graphs is None:
         return encoded
     if task.preprocessor is None:

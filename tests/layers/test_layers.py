@@ -1,6 +1,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_bandgnn import Graph
 from keras_bandgnn.arrays import id_input
@@ -9,6 +10,7 @@ from keras_bandgnn.layers import (
     BandedMessagePassing,
     CharacterEncoder,
     GRUUpdate,
+    MaskedBatchNormalization,
     NodeEncoder,
 )
 from keras_bandgnn.layers.node_encoder import inputs_of
@@ -208,3 +210,28 @@ def test_characters_after_the_end_do_not_count():
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("real", [[], [2], [0], [0, 1, 2], [1, 3]], ids=str)
+def test_batch_normalisation_of_few_and_scattered_rows(real):
+    mask = np.isin(np.arange(4), real)[None]
+    states = np.random.default_rng(0).normal(size=(1, 4, 3)).astype("float32")
+    batch = {"node": {"mask": ops.convert_to_tensor(mask)}}
+    layer = MaskedBatchNormalization(momentum=0.9)
+    out = layer(ops.convert_to_tensor(states), batch, training=True)
+    rows = states[mask]
+    mean, variance = np.zeros(3), np.zeros(3)
+    if real:
+        mean, variance = rows.mean(axis=0), rows.var(axis=0)
+    expected = np.where(
+        mask[..., None], (states - mean) / np.sqrt(variance + layer.epsilon), 0.0
+    )
+    found = ops.convert_to_numpy(out)
+    np.testing.assert_allclose(found * mask[..., None], expected, atol=1e-5)
+    means, variances = map(
+        ops.convert_to_numpy, (layer.moving_mean, layer.moving_variance)
+    )
+    share = 0.1 if real else 0.0
+    unbiased = variance * len(real) / max(len(real) - 1, 1)
+    np.testing.assert_allclose(means, share * mean, atol=1e-6)
+    np.testing.assert_allclose(variances, 1 - share + share * unbiased, atol=1e-5)

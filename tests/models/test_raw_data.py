@@ -20,6 +20,7 @@ from keras_bandgnn.models import (
     NodeClassifier,
     SchNetBackbone,
     Task,
+    graph_model,
 )
 from keras_bandgnn.preprocessing import (
     AtomsEncoder,
@@ -109,7 +110,7 @@ def samples():
 
 
 @pytest.mark.parametrize("kind", ["smiles", "networkx", "ase", "pyg", "pandas"])
-def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path):
+def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path, monkeypatch):
     _, items, task = next(sample for sample in samples() if sample[0] == kind)
     y = np.linspace(-1, 1, len(items))
     history = task.fit(items, y, epochs=2, verbose=0, validation_split=0.25)
@@ -123,6 +124,9 @@ def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path):
     # One item is converted as it was among the others.
     one = items.iloc[3:4] if kind == "pandas" else [items[3]]
     np.testing.assert_allclose(loaded.predict(one)[0], before[3], rtol=1e-4, atol=1e-5)
+    # So are more items than are graphs at the same time.
+    monkeypatch.setattr(graph_model, "_ITEMS_AT_ONCE", 7)
+    np.testing.assert_allclose(loaded.predict(items), before, rtol=1e-4, atol=1e-5)
     # Labels inside the graphs are the same as labels beside them.
     encoder = task.preprocessor.encoder
     graphs = [g.replace(label=v) for g, v in zip(encoder(items), y, strict=True)]
@@ -217,7 +221,7 @@ def test_column_names_of_a_table_are_labels():
         task.fit(table, ["a", "c"], epochs=1, verbose=0)
 
 
-def test_bad_items_are_named_or_skipped(caplog):
+def test_bad_items_are_named_or_skipped(caplog, monkeypatch):
     items = ["CCO", "C1CC", None, "CC"]
     encoder = SmilesEncoder()
     assert is_raw([None, float("nan"), "CC"])
@@ -232,8 +236,18 @@ def test_bad_items_are_named_or_skipped(caplog):
     task.fit(items, [1.0, 2.0, 3.0, 4.0], epochs=1, verbose=0)
     out = task.predict(items)
     assert out[1] is None and out[2] is None and out[3].shape == (1,)
+    # Also where others are converted before.
+    monkeypatch.setattr(graph_model, "_ITEMS_AT_ONCE", 2)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        again = task.predict(items)
+    assert again[2] is None and "item 1:" in caplog.text and "item 2:" in caplog.text
+    np.testing.assert_allclose(again[3], out[3], rtol=1e-4, atol=1e-5)
     labels = [g.label.item() for g in task.labelled("x", items, [1, 2, 3, 4.0])[0]]
     assert labels == [1.0, 4.0]
+    task.preprocessor.add_encoder(encoder)
+    with pytest.raises(ValueError, match="item 2:"):
+        task.predict([*items[::3], "C1CC"])
 
 
 def weighted_mean(task, graphs, values, weights, known):

@@ -67,8 +67,8 @@ def _norm(
         source,
         weight=scale,
         bias=shift,
-        running_mean=new_mean,
         # The unbiased variance of one row is no number.
+        running_mean=new_mean if count > 1 else None,
         running_var=new_variance if count > 1 else None,
         training=True,
         momentum=1.0 - momentum,
@@ -82,6 +82,7 @@ def _norm(
     else:
         out = _spread(normalized, rows, count, index)
     if count == 1:
+        new_mean.lerp_(mean, 1.0 - momentum)
         new_variance *= momentum
     return out, new_mean, new_variance, mean, inverse
 

@@ -231,13 +231,14 @@ class GraphEncoder(GraphLayer):
     def _expected(self) -> str:
         return f"an item that {type(self).__name__} converts"
 
-    def encode(self, items: Any, progress: bool = True) -> Encoded:
+    def encode(self, items: Any, progress: bool = True, first: int = 0) -> Encoded:
         """Convert items to graphs.
 
         Args:
             items: Raw items or graphs, in any form that `fit` takes.
             progress: Whether to show a progress bar on standard error after two
                 seconds.
+            first: Position of the first item, in errors and warnings.
 
         Returns:
             Graphs, positions and errors, see `Encoded`.
@@ -253,10 +254,10 @@ class GraphEncoder(GraphLayer):
         self.require_adapted()
         positive_int("processes", self.processes)
         if self.cache is None:
-            return self._encode(items, progress)
+            return self._encode(items, progress, first)
         path = as_path("cache", self.cache) / f"{self._digest(items)}.bgnn"
         if not path.exists():
-            encoded = self._encode(items, progress)
+            encoded = self._encode(items, progress, first)
             if encoded.graphs is None:
                 return encoded
             record = {
@@ -273,7 +274,7 @@ class GraphEncoder(GraphLayer):
             np.array(record["positions"], np.int64),
             {int(k): v for k, v in record["errors"]},
         )
-        self._warn(encoded.errors, len(items))
+        self._warn(encoded.errors, len(items), first)
         return encoded
 
     def _digest(self, items: Sequence) -> str:
@@ -286,7 +287,7 @@ class GraphEncoder(GraphLayer):
             digest.update(len(content).to_bytes(8, "little") + content)
         return digest.hexdigest()
 
-    def _encode(self, items: Sequence, progress: bool) -> Encoded:
+    def _encode(self, items: Sequence, progress: bool, start: int) -> Encoded:
         parts, positions, errors = [], [], {}
         with progress_bar("Converting to graphs", len(items), progress) as advance:
             for piece in self._pieces(items, advance):
@@ -294,8 +295,8 @@ class GraphEncoder(GraphLayer):
                     position, why = min(piece.errors.items())
                     raise ValueError(
                         f"Expected items that {type(self).__name__} converts to "
-                        f"graphs. Received: item {position}: {why} To leave out such "
-                        f"items, set {type(self).__name__}(on_error='skip')."
+                        f"graphs. Received: item {start + position}: {why} To leave "
+                        f"out such items, set {type(self).__name__}(on_error='skip')."
                     )
                 errors |= piece.errors
                 if piece.graphs is None:
@@ -303,16 +304,16 @@ class GraphEncoder(GraphLayer):
                 parts.append(piece.graphs)
                 positions.append(piece.positions)
                 check_same_spec(
-                    f"item {piece.positions[0]}",
+                    f"item {start + piece.positions[0]}",
                     piece.graphs.spec(),
-                    f"item {positions[0][0]}",
+                    f"item {start + positions[0][0]}",
                     parts[0].spec(),
                 )
-        self._warn(errors, len(items))
+        self._warn(errors, len(items), start)
         if not parts:
             return Encoded(None, np.zeros(0, np.int64), errors)
         merged, positions = FlatGraphs.concatenate(parts), np.concatenate(positions)
-        self._warn_unknown(merged, positions)
+        self._warn_unknown(merged, start + positions)
         return Encoded(merged, positions, errors)
 
     def _warn_unknown(self, graphs: FlatGraphs, positions: Sequence[int]) -> None:
@@ -340,7 +341,7 @@ class GraphEncoder(GraphLayer):
                         positions[unknown[0]],
                     )
 
-    def _warn(self, errors: Mapping[int, str], count: int) -> None:
+    def _warn(self, errors: Mapping[int, str], count: int, start: int) -> None:
         if errors:
             first = list(errors.items())[:_MOST_SHOWN]
             _LOG.warning(
@@ -348,7 +349,7 @@ class GraphEncoder(GraphLayer):
                 type(self).__name__,
                 len(errors),
                 count,
-                "; ".join(f"item {k}: {v}" for k, v in first),
+                "; ".join(f"item {start + k}: {v}" for k, v in first),
                 "; ..." if len(errors) > _MOST_SHOWN else "",
             )
 
