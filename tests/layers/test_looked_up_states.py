@@ -112,3 +112,17 @@ def test_a_layer_with_its_own_call_gets_the_states():
     batch = kb.preprocessing.GraphLoader(molecules())[0][0]
     backbone = Backbone({"atom": 5}, 8, 1, edge_inputs=BOND)
     assert backbone(batch).shape[-1] == 8
+
+
+def test_edge_states_of_a_subclass_are_read():
+    class Backbone(kb.models.GINEBackbone):
+        def edge_states(self, batch):
+            return 0.0 * super().edge_states(batch)
+
+    batch = kb.preprocessing.GraphLoader(molecules())[0][0]
+    results = []
+    for cls in (Backbone, kb.models.GINEBackbone):
+        keras.utils.set_random_seed(0)
+        results.append(cls({"atom": 5}, 8, 1, edge_inputs=BOND)(batch))
+    a, b = map(ops.convert_to_numpy, results)
+    assert np.abs(a - b).max() > 1e-3

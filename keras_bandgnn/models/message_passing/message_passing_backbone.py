@@ -305,7 +305,9 @@ class MessagePassingBackbone(Backbone):
 
     def _looked_up_edges(self, batch):
         """Return the edge states as a `LookedUp`, or None."""
-        if self.edge_encoder is None or self.updates_edge_states:
+        if type(self.edge_encoder) is not NodeEncoder or self.updates_edge_states:
+            return None
+        if type(self).edge_states is not MessagePassingBackbone.edge_states:
             return None
         if not all(map(takes_lookups, self.messages)):
             return None
