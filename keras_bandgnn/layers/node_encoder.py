@@ -250,7 +250,8 @@ class NodeEncoder(keras.layers.Layer):
 
     def _sum(self, encoder, ids, weight=None):
         """Return the sum over k of the embeddings of ids [G, N, K], times weights."""
-        if encoder.quantization_mode is None:
+        plain = type(encoder) is keras.layers.Embedding
+        if plain and encoder.quantization_mode is None:
             table = ops.cast(encoder.embeddings, self.compute_dtype)
             total = lookup_sum(table, ids, weight)
             if total is not None:
