@@ -35,20 +35,6 @@ def add_option(parser: argparse.ArgumentParser, default: str = "tuned") -> None:
     )
 
 
-def add_xla(parser: argparse.ArgumentParser) -> None:
-    """Add the option that compiles steps on TensorFlow."""
-    parser.add_argument(
-        "--xla", action="store_true", help="compile(jit_compile=True), on TensorFlow"
-    )
-
-
-def jit_compile(options: argparse.Namespace) -> bool | str:
-    """Return the argument `jit_compile` for the models of a benchmark."""
-    import keras
-
-    return options.xla and keras.backend.backend() == "tensorflow" or "auto"
-
-
 def apply(choice: str) -> str:
     """Restart the command with the settings, if they are not in effect.
 

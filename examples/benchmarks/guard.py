@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=shared.positive, default=5)
     figures.add_option(parser)
     allocator.add_option(parser, "default")
-    allocator.add_xla(parser)
+    messages.add_xla(parser)
 
 
 def made_smiles(count: int, seed: int = 0) -> list[str]:
@@ -279,7 +279,7 @@ def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_stores(folder, 1024)
-        jit_compile = allocator.jit_compile(options)
+        jit_compile = messages.jit_compile(options)
         rows = workflow(options.molecules, options.rounds, jit_compile)
         warm = ["--rounds", rounds, "--warmup", "40", *chosen]
         warm += ["--xla"] if options.xla else []

@@ -44,7 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
     figures.add_option(parser)
     allocator.add_option(parser)
-    allocator.add_xla(parser)
+    add_xla(parser)
+
+
+def add_xla(parser: argparse.ArgumentParser) -> None:
+    """Add the option that compiles steps on TensorFlow."""
+    parser.add_argument(
+        "--xla", action="store_true", help="compile(jit_compile=True), on TensorFlow"
+    )
+
+
+def jit_compile(options: argparse.Namespace) -> bool | str:
+    """Return the argument `jit_compile` for the models of a benchmark."""
+    import keras
+
+    return options.xla and keras.backend.backend() == "tensorflow" or "auto"
 
 
 class Case:
@@ -156,8 +170,7 @@ def our_step(model: str, case: Case, options):
         task = models.NodeClassifier(backbone, case.num_outputs)
     else:
         task = models.GraphRegressor(backbone, normalizer=None)
-    jit_compile = allocator.jit_compile(options)
-    task.compile(keras.optimizers.Adam(1e-3), jit_compile=jit_compile)
+    task.compile(keras.optimizers.Adam(1e-3), jit_compile=jit_compile(options))
     # Attention of all nodes is computed for the largest graph.
     backbone.adapt([FlatGraphs.from_graphs(case.graphs)])
     batches = itertools.cycle(case.batches(options.batch_size))

@@ -6,7 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import batch_part
-from keras_bandgnn.ops.attention import BiasTable
+from keras_bandgnn.ops.lookup import LookedUp
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.registration import serializable
 
@@ -90,7 +90,7 @@ class AttentionBias(keras.layers.Layer):
         Args:
             batch: A batch.
             as_table: Whether those of edges, unless all have the same, are a
-                `BiasTable` (see `ops.attention`), which needs one number per edge
+                `LookedUp` (see `ops.lookup`), which needs one number per edge
                 instead of K.
         """
         edge = batch_part(batch, "edge", "layer(batch)")
@@ -123,15 +123,13 @@ class AttentionBias(keras.layers.Layer):
             tokens = table(self.tokens)[0] - table(self.distances)[-1]
         return bias, distances[0], tokens
 
-    def _table(self, distances, steps, types, kinds) -> BiasTable:
+    def _table(self, distances, steps, types, kinds) -> LookedUp:
         """Return the bias of each pair of a distance and a type, and those of edges."""
         if types is None:
-            return BiasTable(distances, steps)
+            return LookedUp(distances, steps)
         if steps is None:
-            return BiasTable(distances[1] + types, kinds)
-        both = ops.expand_dims(distances, 1) + ops.expand_dims(types, 0)
-        both = ops.reshape(both, (-1, ops.shape(both)[-1]))
-        return BiasTable(both, steps * self.num_edge_types + kinds)
+            return LookedUp(distances[1] + types, kinds)
+        return LookedUp(distances, steps).added(LookedUp(types, kinds))
 
     def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""

@@ -10,7 +10,6 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, log_factor
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
     EMPTY,
-    BiasTable,
     attend_to_one,
     edge_attention,
     full_attention,
@@ -21,6 +20,7 @@ from keras_bandgnn.ops.attention import (
 )
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
+from keras_bandgnn.ops.lookup import LookedUp
 from keras_bandgnn.ops.remat import by_rows
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
@@ -161,7 +161,7 @@ class DualInterleavedAttention(BatchLayer):
         batch: A batch; it reads `edge` (`sender`, `receiver`, optionally `attend`),
             `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
         edge_bias: float [G, E, K] or None, biases of the edges relative to pairs
-            without an edge; or a `BiasTable` of them. Full attention adds them, too.
+            without an edge; or a `LookedUp` of them. Full attention adds them, too.
         self_bias: float [K] or None, likewise of a node to itself.
         token_bias: float [K] or None, likewise of nodes and tokens.
         tokens: float [G, B, H] or None, one per graph.
@@ -267,8 +267,8 @@ class DualInterleavedAttention(BatchLayer):
                     "some. Use fused=False."
                 )
             return self._output(self._fused(q, k, v, batch))
-        if isinstance(edge_bias, BiasTable) and not self._takes_table(pattern, batch):
-            edge_bias = edge_bias.values()
+        if isinstance(edge_bias, LookedUp) and not self._takes_table(pattern, batch):
+            edge_bias = edge_bias.rows()
         if pattern == "full":
             biases = edge_bias, self_bias
             alone = tokens is None
@@ -381,7 +381,7 @@ class DualInterleavedAttention(BatchLayer):
             "receiver": receiver,
             "num_heads": self._heads,
         }
-        if isinstance(edge_bias, BiasTable):
+        if isinstance(edge_bias, LookedUp):
             return [edge_attention(q, k, v, bias=edge_bias, keep=keep, **edges)]
         _, tiles = part_of(batch["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):

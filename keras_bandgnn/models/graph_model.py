@@ -1,6 +1,5 @@
 """`GraphModel`: a Keras model that trains on graphs and predicts for them."""
 
-import dataclasses
 from collections.abc import Callable
 
 import keras
@@ -22,7 +21,6 @@ from keras_bandgnn.models.fitting import (
 from keras_bandgnn.models.input_loader import input_loader
 from keras_bandgnn.models.inputs import (
     BATCHES,
-    ITEMS,
     LOADER,
     Inputs,
     check_batch,
@@ -37,9 +35,6 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-
-# Raw items that are graphs at the same time: predictions need no more memory.
-_ITEMS_AT_ONCE = 1 << 16
 
 
 class GraphModel(EntryModel):
@@ -380,6 +375,7 @@ class GraphModel(EntryModel):
 
         Args:
             x: Graphs, raw data that the task's encoder converts, or data of Keras.
+                Without callbacks 65,536 items of raw data are graphs at a time.
             batch_size: As for Keras; None for graphs.
             verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
             steps: As for Keras; None for graphs.
@@ -401,26 +397,21 @@ class GraphModel(EntryModel):
             return super().predict(inputs.data, batch_size, verbose, steps, callbacks)
         names = ("batch_size", "verbose", "steps", "callbacks")
         options_for_graphs((batch_size, verbose, steps, callbacks), names, {})
-        if inputs.kind != ITEMS or callbacks is not None:
-            return self._predict(inputs, 0, verbose, callbacks)
         predictions = []
-        for first in range(0, len(inputs.items), _ITEMS_AT_ONCE):
-            items = inputs.items[first : first + _ITEMS_AT_ONCE]
-            part = dataclasses.replace(inputs, data=items, source=items, items=items)
-            predictions += self._predict(part, first, verbose, None)
+        # Callbacks see one loader of all graphs.
+        parts = inputs.parts() if callbacks is None else [(0, inputs)]
+        for first, part in parts:
+            part = read_graphs(self, "x", part, first=first)
+            if part.is_empty:
+                predictions += part.spread([])
+                continue
+            loader = self.loader(part, training=False)
+            out: list = [None] * int(loader.starts[-1])
+            ordered = self.in_given_order(part.data, loader)
+            for graph, rows in self.outputs(loader, part.data, verbose, callbacks):
+                out[graph] = ordered(graph, rows)
+            predictions += part.spread(self.distribution.gather(out))
         return predictions
-
-    def _predict(self, inputs: Inputs, first: int, verbose, callbacks) -> list:
-        """Return the predictions for graphs, or for items from position `first` on."""
-        inputs = read_graphs(self, "x", inputs, first=first)
-        if inputs.is_empty:
-            return inputs.spread([])
-        loader = self.loader(inputs, training=False)
-        out: list = [None] * int(loader.starts[-1])
-        ordered = self.in_given_order(inputs.data, loader)
-        for graph, rows in self.outputs(loader, inputs.data, verbose, callbacks):
-            out[graph] = ordered(graph, rows)
-        return inputs.spread(self.distribution.gather(out))
 
     def outputs(self, loader: Loader, graphs, verbose=0, callbacks=None):
         """Yield the position of each graph in a loader, and the output for it.

@@ -37,6 +37,8 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 # Kinds of inputs.
 LOADER, GRAPHS, ITEMS, BATCHES = "loader", "graphs", "items", "batches"
 
+# Raw items that are graphs at the same time.
+_ITEMS_AT_ONCE = 1 << 16
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _NOTHING = object()
 # Libraries whose collections Keras takes as batches, beside torch's DataLoader.
@@ -91,6 +93,18 @@ class Inputs:
     def number(self, graph: int) -> int:
         """Return the index of the item of a graph."""
         return graph if self.positions is None else int(self.positions[graph])
+
+    def parts(self) -> Iterator[tuple[int, "Inputs"]]:
+        """Yield parts, and the position of their first items, to be converted in turn.
+
+        Data that are no raw items are one part.
+        """
+        if self.kind != ITEMS:
+            yield 0, self
+            return
+        for first in range(0, len(self.items), _ITEMS_AT_ONCE):
+            items = self.items[first : first + _ITEMS_AT_ONCE]
+            yield first, dataclasses.replace(self, data=items, items=items)
 
     def spread(self, rows: list) -> list:
         """Return rows of items from rows of graphs; None for skipped items."""

@@ -14,6 +14,7 @@ from keras_bandgnn.ops.batched import (
 )
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.dropout import dropout as drop
+from keras_bandgnn.ops.lookup import LookedUp
 from keras_bandgnn.ops.loops import (
     chunk_size,
     index_add,
@@ -28,22 +29,6 @@ EMPTY = -1e30
 # Edges per chunk: bounds the memory of the per-edge rows of all heads. On accelerators,
 # the numbers in the rows of a chunk.
 _EDGES, _NUMBERS = 8192, 1 << 25
-
-
-class BiasTable(NamedTuple):
-    """Biases of edges, of which many have the same: a row of a table for each edge.
-
-    Args:
-        table: float [R, K].
-        row: int32 [G, E] in [0, R).
-    """
-
-    table: Any
-    row: Any
-
-    def values(self):
-        """Return the biases, float [G, E, K]."""
-        return backend.gather(self.table, self.row)
 
 
 def takes_tables() -> bool:
@@ -64,7 +49,7 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         q: float [G, N, K d], heads concatenated.
         k: float [G, M, K d].
         v: float [G, M, K d].
-        bias: float [G, E, K], or a `BiasTable`; `EMPTY` masks an edge. None for 0.
+        bias: float [G, E, K], or a `LookedUp`; `EMPTY` masks an edge. None for 0.
         weight: float [G, E, K], dropout factors, or None for 1.
         sender: int32 [G, E] in [0, M).
         receiver: int32 [G, E] in [0, N], sorted; edges into N are padding.
@@ -86,10 +71,10 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     if bias is None:
         # Saves one scalar per edge and head, and its gradient.
         bias = ops.reshape(real, (-1,))
-    elif isinstance(bias, BiasTable):
+    elif isinstance(bias, LookedUp):
         # Likewise. Masked edges share one extra row.
         masked = ops.full((1, num_heads), EMPTY, "float32")
-        rows = ops.where(real, bias.row, ops.shape(bias.table)[0])
+        rows = ops.where(real, bias.ids, ops.shape(bias.table)[0])
         rows = (ops.reshape(rows, (-1,)),)
         bias = ops.concatenate([ops.cast(bias.table, "float32"), masked])
     else:

@@ -7,7 +7,7 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 class LookedUp(NamedTuple):
-    """States [G, E, H] that are rows of one table.
+    """Values of edges [G, E, H], states or biases, that are rows of one table.
 
     A layer that only adds them to others need not store them for each edge, and a map
     of them is that of the table.

@@ -20,7 +20,7 @@ from keras_bandgnn.models import (
     NodeClassifier,
     SchNetBackbone,
     Task,
-    graph_model,
+    inputs,
 )
 from keras_bandgnn.preprocessing import (
     AtomsEncoder,
@@ -125,7 +125,7 @@ def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path, monkeypatc
     one = items.iloc[3:4] if kind == "pandas" else [items[3]]
     np.testing.assert_allclose(loaded.predict(one)[0], before[3], rtol=1e-4, atol=1e-5)
     # So are more items than are graphs at the same time.
-    monkeypatch.setattr(graph_model, "_ITEMS_AT_ONCE", 7)
+    monkeypatch.setattr(inputs, "_ITEMS_AT_ONCE", 7)
     np.testing.assert_allclose(loaded.predict(items), before, rtol=1e-4, atol=1e-5)
     # Labels inside the graphs are the same as labels beside them.
     encoder = task.preprocessor.encoder
@@ -237,7 +237,7 @@ def test_bad_items_are_named_or_skipped(caplog, monkeypatch):
     out = task.predict(items)
     assert out[1] is None and out[2] is None and out[3].shape == (1,)
     # Also where others are converted before.
-    monkeypatch.setattr(graph_model, "_ITEMS_AT_ONCE", 2)
+    monkeypatch.setattr(inputs, "_ITEMS_AT_ONCE", 2)
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         again = task.predict(items)

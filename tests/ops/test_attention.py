@@ -9,7 +9,6 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import attention
 from keras_bandgnn.ops.attention import (
     EMPTY,
-    BiasTable,
     attend_to_one,
     edge_attention,
     full_attention,
@@ -17,6 +16,7 @@ from keras_bandgnn.ops.attention import (
     tile_attention,
     with_itself,
 )
+from keras_bandgnn.ops.lookup import LookedUp
 from keras_bandgnn.ops.loops import scan_chunks
 
 G, N, E, K, D = 2, 9, 40, 3, 4
@@ -173,7 +173,7 @@ def test_biases_of_a_table_are_those_of_edges(monkeypatch, piece, dropout):
     more += tensors(sender, receiver)
 
     def ours(q, k, v, table):
-        bias = BiasTable(table, ops.convert_to_tensor(row))
+        bias = LookedUp(table, ops.convert_to_tensor(row))
         return edge_attention(q, k, v, bias, *more, K, ops.convert_to_tensor(keep))[0]
 
     def theirs(q, k, v, table):

@@ -14,7 +14,7 @@ import keras_bandgnn as kb
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.ops import edges, remat
-from keras_bandgnn.ops.attention import BiasTable, edge_attention, full_attention
+from keras_bandgnn.ops.attention import edge_attention, full_attention
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.ops.loops import with_gradient
@@ -55,7 +55,7 @@ def plan(rest, weight=None):
 
 
 def attend(x, bias=None):
-    if bias is not None and not isinstance(bias, BiasTable):
+    if bias is not None and not isinstance(bias, LookedUp):
         bias = ops.sum(x) * bias
     out, logs = edge_attention(
         x, 2 * x, ops.sin(x), bias, None, *map(ops.convert_to_tensor, ENDS.values()), 2
@@ -233,7 +233,7 @@ FUNCTIONS = {
     "edge_attention": attend,
     "edge_attention_with_biases": lambda x: attend(x, ops.ones((1, 12, 2))),
     "edge_attention_with_a_table": lambda x: attend(
-        x, BiasTable(ops.sin(x[0, :3, :2]), ops.convert_to_tensor(SENDER // 2))
+        x, LookedUp(ops.sin(x[0, :3, :2]), ops.convert_to_tensor(SENDER // 2))
     ),
     "filtered_sum": filtered if backend.filtered_sum else None,
     "relu_sum": fused(edges.relu_sum, ops.exp, of_edges),

@@ -433,7 +433,7 @@ class GraphTransformerBackbone(Backbone):
 
         Args:
             batch: A batch.
-            as_table: Whether biases of edges may be a `BiasTable`.
+            as_table: Whether biases of edges may be a `LookedUp`.
         """
         if self.bias is None:
             biases = (None, None, None)

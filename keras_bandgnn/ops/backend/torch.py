@@ -13,6 +13,7 @@ from keras_bandgnn.ops.backend import (
     torch_edges,
     torch_filters,
     torch_gates,
+    torch_lookups,
     torch_norms,
 )
 from keras_bandgnn.ops.backend.torch_fused import operation, plain_gradients
@@ -356,7 +357,7 @@ def lookup_sum(table, ids, weight):
         return None
     flat = ids.reshape(-1, ids.shape[-1])
     weight = None if weight is None else weight.reshape(flat.shape)
-    return torch_edges.lookup_sum(table, flat, weight).reshape(*ids.shape[:-1], -1)
+    return torch_lookups.lookup_sum(table, flat, weight).reshape(*ids.shape[:-1], -1)
 
 
 def _is_eager(x) -> bool:

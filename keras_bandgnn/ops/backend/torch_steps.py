@@ -377,6 +377,8 @@ class _Record:
 
     def trace(self, data) -> list:
         """Run and record the step; return its outputs."""
+        from keras_bandgnn.ops.backend.torch_memory import reuse_memory
+
         outputs: list = []
 
         def step(*leaves):
@@ -391,7 +393,7 @@ class _Record:
         finally:
             _recording.conditions = None
         self.conditions = torch_programs.split_off(traced, len(self.branches))
-        torch_programs.reuse_memory(traced.graph)
+        reuse_memory(traced.graph)
         if self.graphed:
             torch_programs.move_constants(traced)
         self.program, self.constants = torch_programs.program_of(traced)
