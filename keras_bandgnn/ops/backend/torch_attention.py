@@ -11,7 +11,8 @@ import warnings
 import torch
 from torch import Tensor
 
-from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
+from keras_bandgnn.ops.backend.torch_fused import fused_operation
+from keras_bandgnn.ops.backend.torch_lookups import bag, grouped
 
 # Maximum spread of logits for which one shift serves all receivers: the exponential of
 # the smallest logit is still far from 0.
@@ -22,16 +23,8 @@ _attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _attend_gradient = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-@operation
-def transposed(s: Tensor, p: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the order of real edges by sender, and the starts of `count` senders."""
-    by_sender, order = torch.sort(s[: int(p[-1])], stable=True)
-    starts = torch.searchsorted(by_sender, torch.arange(count + 1, dtype=s.dtype))
-    return order, starts
-
-
 # A separate operation, so that a record computes it once for all layers.
-_DERIVED = {"back": lambda t: [*transposed(t["ends"][0], t["ends"][2], len(t["v"]))]}
+_DERIVED = {"back": lambda t: [*grouped(t["ends"][0], t["ends"][2], len(t["v"]))]}
 
 
 def _heads(x, count):
@@ -41,17 +34,11 @@ def _heads(x, count):
 
 def _sums(values, heads, column, starts):
     """Sum rows [K, M, d] of columns [E], weighted by values [K, E], to [N, K d]."""
-    bag, last = torch.embedding_bag, len(starts) - 1
     parts = [
-        bag(rows, column, starts, False, 0, False, weights, True)[0]
+        bag(rows, column, starts, weights)
         for rows, weights in zip(heads, values, strict=True)
     ]
-    return torch.cat(parts, dim=1) if last else heads.new_empty(0, 0)
-
-
-def _row_sums(rows, order, starts):
-    """Sum rows [E, K], in an order, between starts."""
-    return torch.embedding_bag(rows, order, starts, False, 0, False, None, True)[0]
+    return torch.cat(parts, dim=1) if len(starts) > 1 else heads.new_empty(0, 0)
 
 
 def _dots(receivers, senders, sender, starts, scale=1.0):
@@ -109,7 +96,7 @@ def _edge_attention(
     top = torch.where((top > 0.5 * empty) & torch.isfinite(top), top, 0.0)
     # Masked edges contribute exp(-inf) = 0.
     share = scores.sub_(top.t().index_select(1, r)).exp_()
-    total = _row_sums(share.t().contiguous(), torch.arange(len(s)), p)
+    total = bag(share.t().contiguous(), torch.arange(len(s)), p)
     some = total > 0
     total = torch.where(some, total, 1.0)
     share *= total.reciprocal().t().index_select(1, r)
@@ -220,7 +207,7 @@ def _score_attention(
     loops = s == r
     if bool(loops.any()):
         share[loops] = 0.0
-    total = _row_sums(share, torch.arange(real), p).add_(loop)
+    total = bag(share, torch.arange(real), p).add_(loop)
     total = total.reciprocal_()
     weighted = share if weight is None else share * weight[:real]
     out = _sums(weighted.t().contiguous(), _heads(v, count), s, p)
@@ -265,8 +252,8 @@ def _score_attention_gradient(
         d_loop *= loop_weight
     d_loop = d_loop.sub_(shift).mul_(loop)
     d_loop = torch.where(sent + received < 0, slope * d_loop, d_loop)
-    d_received = _row_sums(d_scores, torch.arange(real), p).add_(d_loop)
-    return _row_sums(d_scores, order, starts).add_(d_loop), d_received, d_v
+    d_received = bag(d_scores, torch.arange(real), p).add_(d_loop)
+    return bag(d_scores, order, starts).add_(d_loop), d_received, d_v
 
 
 def _score_attention_reference(sent, received, v, weight, loop_weight, slope, ends):

@@ -112,8 +112,7 @@ class EdgeSums:
         p = (self.p[first : last + 1] - a).clamp_(0, b - a)
         # For sorted rows this kernel is faster than `index_add`.
         places = self.places[: b - a]
-        sums = torch.embedding_bag(rows, places, p, False, 0, False, weight, True)[0]
-        self.out[first:last] += sums
+        self.out[first:last] += bag(rows, places, p, weight)
 
 
 def _received(x, receiver):
@@ -375,9 +374,7 @@ def rows_sum(
         # refuses.
         return x.new_zeros(len(pointer) - 1, x.shape[1])
     weight = None if weight is None else weight.to(x.dtype)
-    return torch.embedding_bag(
-        x, column, pointer.to(column.dtype), False, 0, False, weight, True
-    )[0]
+    return bag(x, column, pointer.to(column.dtype), weight)
 
 
 def _runs(kinds, size, dtype):

@@ -14,6 +14,7 @@ from torch import Tensor
 from keras_bandgnn import compat
 from keras_bandgnn.ops.backend.torch_edges import EdgeSums, Rows
 from keras_bandgnn.ops.backend.torch_fused import fused_operation, operation
+from keras_bandgnn.ops.backend.torch_lookups import bag
 
 # Filters, and edges, per chunk.
 _ROWS = 2048
@@ -117,9 +118,7 @@ def _filtered_sum_gradient(
         d *= sent.index_select(0, s[piece])
         if shared:
             rows = torch.arange(len(d))
-            d = torch.embedding_bag(
-                d, rows, starts[a : b + 1] - bounds[a], False, 0, False, None, True
-            )[0]
+            d = bag(d, rows, starts[a : b + 1] - bounds[a])
         if activate:
             # The derivative of a softplus with value y is 1 - exp(-y).
             d.addcmul_(d, torch.exp(-weights), value=-0.5)

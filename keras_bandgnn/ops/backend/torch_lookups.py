@@ -12,13 +12,13 @@ def grouped(ids: Tensor, real: Tensor | None, count: int) -> tuple[Tensor, Tenso
     """Return the order that puts equal ids side by side, and pointers to each id.
 
     Args:
-        ids: Integers [E, K] in [0, count).
+        ids: Integers [E] or [E, K] in [0, count).
         real: int64, whose last entry is the number of rows to take, the first; None
             for all.
         count: Number of ids.
 
     Returns:
-        Places of ids, int64 [E K], in stable order; pointers, int64 [count + 1].
+        Places of the flat ids, int64, in stable order; pointers, int64 [count + 1].
     """
     ids = ids.numpy()
     ids = (ids if real is None else ids[: int(real[-1])]).reshape(-1)
