@@ -5,11 +5,13 @@ files. KERAS_BACKEND is set if Keras would start with a backend that is not inst
 """
 
 import importlib
+import os
 import sys
 from pathlib import PurePath
 from typing import Any
 
 from keras_bandgnn.default_backend import (
+    WORKER,
     backend_required,
     installed_backends,
     replace_missing_backend,
@@ -65,6 +67,8 @@ def _loads_keras() -> bool:
     # Python locates a module that it runs: `python -m keras_bandgnn`.
     is_module = program == "-m" and __name__ in sys.orig_argv
     if is_module or PurePath(program).name in ("bandgnn", "bandgnn.exe"):
+        return False
+    if WORKER in os.environ:
         return False
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None and processes.parent_process() is not None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
+# Environment variable of worker processes, which import what their jobs use.
+WORKER = "KERAS_BANDGNN_WORKER"
 _host_only = False
 
 

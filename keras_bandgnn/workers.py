@@ -1,17 +1,21 @@
 """Parallel jobs in worker processes, with results in order."""
 
 import collections
-import concurrent.futures
 import gc
 import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_bandgnn.default_backend import stay_on_host
+from keras_bandgnn.default_backend import WORKER, stay_on_host
+
+if TYPE_CHECKING:
+    from loky import ProcessPoolExecutor
 
 _AHEAD = 4
 # Objects after which a worker collects garbage.
@@ -20,15 +24,13 @@ _COLLECT = 50_000
 _ASKED = tuple(-number for number in (signal.SIGTERM, signal.SIGINT))
 
 
-def end_with_parent() -> None:
-    """End this process when its parent has ended, even if the parent was killed.
-
-    For processes of `multiprocessing`.
-    """
-    parent = multiprocessing.parent_process()
+def _end_with_parent() -> None:
+    """End this process when its parent has ended, even if the parent was killed."""
+    parent = os.getppid()
 
     def watch():
-        parent.join()
+        while os.getppid() == parent:
+            time.sleep(1)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -39,18 +41,21 @@ def _start_worker(host_only: bool = False) -> None:
         stay_on_host()
     # Only the parent handles Ctrl-C; it then stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    _end_with_parent()
     # Jobs make many small objects, which the collector would go through all the time.
     gc.freeze()
     gc.set_threshold(_COLLECT)
 
 
-def _pool(processes: int, host_only: bool) -> concurrent.futures.ProcessPoolExecutor:
-    return concurrent.futures.ProcessPoolExecutor(
+def _pool(processes: int, host_only: bool) -> "ProcessPoolExecutor":
+    """Return new processes, which do not run the script of this one again."""
+    from loky import ProcessPoolExecutor
+
+    return ProcessPoolExecutor(
         processes,
-        mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
         initargs=(host_only,),
+        env={WORKER: "1"},
     )
 
 
@@ -87,7 +92,7 @@ def ordered_map(
     """Yield `function(*job)` for each job in order, running a few jobs ahead.
 
     Args:
-        function: A function that spawned processes can import.
+        function: A function that other processes can import, or one of the script.
         jobs: Arguments of each call; read a few ahead.
         processes: Number of processes.
         died: Result of a job whose process dies.
@@ -106,7 +111,7 @@ def ordered_map(
     while True:
         pool = _pool(processes, host_only)
         pending: collections.deque[Sequence] = collections.deque()
-        futures: collections.deque[concurrent.futures.Future] = collections.deque()
+        futures: collections.deque[Future] = collections.deque()
         try:
             while True:
                 while len(pending) < ahead * processes:
@@ -124,4 +129,4 @@ def ordered_map(
             again.extendleft(reversed(pending))
             yield run_isolated(function, again.popleft(), died, host_only)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, kill_workers=True)

@@ -45,7 +45,16 @@ class HostLayer(keras.layers.Layer):
 
     def __reduce__(self):
         # Keras pickles layers as saved models, which need registered classes.
-        return _rebuild, (type(self), self.whole_config())
+        return _rebuild, (type(self), _untracked(self.whole_config()))
+
+
+def _untracked(value):
+    """Return a configuration without Keras' own lists and dicts: they do not pickle."""
+    if isinstance(value, dict):
+        return {name: _untracked(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_untracked(item) for item in value]
+    return tuple(map(_untracked, value)) if type(value) is tuple else value
 
 
 def _rebuild(cls: type[HostLayer], config: dict) -> HostLayer:

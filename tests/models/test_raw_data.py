@@ -33,6 +33,7 @@ from keras_bandgnn.preprocessing import (
     SmilesEncoder,
     TableEncoder,
 )
+from keras_bandgnn.preprocessing.encoding import graph_encoder
 from keras_bandgnn.preprocessing.encoding.graph_encoder import accepting, is_raw
 
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "C#N", "CCN", "OCC", "CCCl", "C[N+](C)(C)C"] * 3
@@ -515,6 +516,20 @@ def test_conversion_in_processes_and_from_the_cache(tmp_path):
             np.testing.assert_array_equal(graphs.columns()[name], column)
     assert len(list((tmp_path / "cache").iterdir())) == 1
     assert "cache" not in encoder.get_config()
+
+
+@pytest.mark.parametrize("kind", ["smiles", "networkx", "ase", "pyg", "pandas"])
+def test_adapted_encoders_convert_in_other_processes(kind, monkeypatch):
+    monkeypatch.setattr(graph_encoder, "_JOB_ITEMS", 3)
+    _, items, _ = next(sample for sample in samples() if sample[0] == kind)
+    encoder = graph_encoder.encoder_for(graph_encoder.raw_items(items)[0])
+    encoder.adapt(items)
+    expected = encoder.encode(items).graphs.columns()
+    encoder.processes = 2
+    found = encoder.encode(items).graphs.columns()
+    assert {*found} == {*expected}
+    for name, column in expected.items():
+        np.testing.assert_array_equal(found[name], column, err_msg=name)
 
 
 def encoders():

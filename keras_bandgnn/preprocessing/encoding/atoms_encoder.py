@@ -1,5 +1,6 @@
 """`AtomsEncoder`: structures of ASE as graphs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,14 @@ class AtomsEncoder(GraphEncoder):
     def accepts(cls, item: Any) -> bool:
         """Return whether an item is a structure of ASE."""
         return hasattr(item, "get_atomic_numbers") and hasattr(item, "get_positions")
+
+    def splits(self, items: Sequence) -> bool:
+        """Return whether no structure has a calculator beyond stored results."""
+        if not all(map(self.accepts, items)):
+            return False
+        calculators = (item.calc for item in items)
+        modules = {type(c).__module__ for c in calculators if c is not None}
+        return modules <= {"ase.calculators.singlepoint"}
 
     def _expected(self) -> str:
         return "an Atoms of ASE"

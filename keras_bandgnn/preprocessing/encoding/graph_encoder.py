@@ -3,12 +3,14 @@
 import hashlib
 import json
 import logging
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
+from keras_bandgnn.checks import as_path, one_of, optional, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.data.sources import CHUNK_BYTES, CHUNK_GRAPHS, graph_bytes
@@ -26,6 +28,8 @@ from keras_bandgnn.progress import progress_bar
 _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
 _JOB_ITEMS = 2000
+# Items from which processes are started by default.
+_MANY_ITEMS = 10_000
 _MOST_SHOWN = 3
 
 
@@ -85,9 +89,9 @@ class GraphEncoder(GraphLayer):
             and `predict` returns None for them.
 
     Attributes:
-        processes: Number of processes that convert large data, 1 unless set. They
-            import the libraries anew, which pays from some 10,000 items on; scripts
-            need `if __name__ == "__main__":`.
+        processes: Number of processes that convert data. None, unless set: one per
+            core for 10,000 items or more of the library's encoders for which this
+            pays, otherwise 1. They import the libraries anew, but not the script.
         cache: Folder that keeps converted data by content, None unless set. Neither is
             saved with the encoder.
     """
@@ -95,7 +99,7 @@ class GraphEncoder(GraphLayer):
     def __init__(self, on_error: str = "raise", **kwargs):
         super().__init__(**kwargs)
         self.on_error = one_of("on_error", on_error, ("raise", "skip"))
-        self.processes = 1
+        self.processes: int | None = None
         self.cache: str | None = None
 
     @classmethod
@@ -121,6 +125,14 @@ class GraphEncoder(GraphLayer):
     def num_edge_types(self) -> int:
         """P, for backbones that read types of edges."""
         return 1
+
+    def splits(self, items: Sequence) -> bool:
+        """Return whether several processes convert many items by default.
+
+        Where this is faster, and the items reach other processes unchanged.
+        """
+        del items
+        return False
 
     def encode_item(self, item: Any) -> Graph:
         """Convert one item.
@@ -252,7 +264,7 @@ class GraphEncoder(GraphLayer):
 
         items = raw_items(items)
         self.require_adapted()
-        positive_int("processes", self.processes)
+        optional(positive_int, "processes", self.processes)
         if self.cache is None:
             return self._encode(items, progress, first)
         path = as_path("cache", self.cache) / f"{self._digest(items)}.bgnn"
@@ -392,7 +404,13 @@ class GraphEncoder(GraphLayer):
         """Yield what `pieces` yields, converted by `processes` processes."""
         from keras_bandgnn.workers import ordered_map
 
-        processes = min(self.processes, -(-len(items) // _JOB_ITEMS))
+        processes = self.processes
+        if processes is None:
+            several = len(items) >= _MANY_ITEMS and self.splits(items)
+            # Daemons have no children.
+            several = several and not multiprocessing.current_process().daemon
+            processes = (os.cpu_count() or 1) if several else 1
+        processes = min(processes, -(-len(items) // _JOB_ITEMS))
         if processes == 1:
             yield from self.pieces(items, 0, advance)
             return

@@ -13,6 +13,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import Encoded, GraphEncoder
+from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 
 # Values of the columns of `from_rdkit`; larger ones become the last value.
 _ATOM = {
@@ -143,6 +144,10 @@ class SmilesEncoder(GraphEncoder):
             edge={"bond_ids": _ids(graph.edge["bond"], _BOND)},
             info={"smiles": smiles},
         )
+
+    def splits(self, items: Sequence) -> bool:
+        """Return whether all items are strings; RDKit's molecules lose properties."""
+        return all(isinstance(item, str) or is_missing(item) for item in items)
 
     def pieces(
         self, items: Sequence, first: int, advance: Callable

@@ -1,12 +1,16 @@
 """`TableEncoder`: rows of a table with a column of molecules or graphs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_bandgnn.checks import instance, optional, string
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    Encoded,
     GraphEncoder,
     accepting,
     encoder_for,
@@ -23,6 +27,8 @@ from keras_bandgnn.registration import class_entry
 
 # Names of the arrays of a graph, and of the parts of a batch.
 _OF_GRAPHS = {"edge_index", "senders", "node", "edge"}
+# Rows that are converted at once.
+_PIECE_ROWS = 512
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -183,6 +189,60 @@ class TableEncoder(GraphEncoder):
             value = encode_attribute("context", name, spec, [item[name]])
             node[name] = value.repeat(graph.num_nodes, axis=0)
         return graph.replace(node=node)
+
+    def splits(self, items: Sequence) -> bool:
+        """Return what the encoder of the column returns for its cells."""
+        rows = [item for item in items if self.accepts(item)]
+        return self.encoder.splits([row.get(self.column) for row in rows])
+
+    def pieces(
+        self, items: Sequence, first: int, advance: Callable
+    ) -> Iterator[Encoded]:
+        """Yield the graphs of consecutive rows; see `GraphEncoder`.
+
+        The encoder of the column converts many rows at once, unless a subclass
+        converts rows in its own way.
+        """
+        cls = type(self)
+        several = cls.encode_item is TableEncoder.encode_item
+        several &= cls.call is GraphEncoder.call and self.encoder is not None
+        for start in range(0, len(items), _PIECE_ROWS):
+            rows = items[start : start + _PIECE_ROWS]
+            piece = self._piece(rows, first + start) if several else None
+            if piece is not None:
+                advance(len(rows))
+                yield piece
+                continue
+            # Rows with errors, one by one: the messages say what is wrong.
+            for piece in super().pieces(rows, first + start, advance):
+                yield piece
+                if piece.errors and self.on_error == "raise":
+                    return
+
+    def _piece(self, rows: Sequence, first: int) -> Encoded | None:
+        """Convert rows at once, or return None if one of them cannot be converted."""
+        context = self.context or {}
+        names = {self.column, *context}
+        if not all(self.accepts(row) and row.keys() >= names for row in rows):
+            return None
+        cells = [row[self.column] for row in rows]
+        pieces = list(self.encoder.pieces(cells, first, lambda count: None))
+        if any(piece.errors for piece in pieces):
+            return None
+        graphs = FlatGraphs.concatenate([piece.graphs for piece in pieces])
+        self._refuse_overwriting(context, graphs.node)
+        columns = graphs.columns()
+        for name, spec in context.items():
+            try:
+                values = [row[name] for row in rows]
+                values = encode_attribute("context", name, spec, values)
+            except ValueError:
+                return None
+            if not np.isfinite(values).all():
+                return None
+            columns[f"node/{name}"] = values.repeat(graphs.num_nodes, axis=0)
+        positions = np.arange(first, first + len(rows))
+        return Encoded(FlatGraphs.from_columns(columns, graphs.info), positions, {})
 
     def content(self, item: Any) -> bytes:
         """Return the content of the column, and the other cells as text."""

@@ -70,9 +70,6 @@ def read_tree(
     (invalid syntax, unknown encoding, too large, not a regular file) is reported and
     skipped. The source is never executed.
 
-    With several processes, a script must call this under
-    `if __name__ == "__main__":`, because processes are spawned.
-
     Args:
         paths: Files and folders, see `python_files`.
         processes: Number of processes; one per core if omitted. With 1, files are read
