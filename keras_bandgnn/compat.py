@@ -15,6 +15,9 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 # Attribute of a model that holds the metric "loss".
 LOSS_TRACKER = "_loss_tracker"
+# Attributes that Keras sets in each step on JAX: the arrays of all variables, which
+# are no sublayers.
+STEP_STATE = ("_jax_state", "_jax_state_synced")
 
 
 def sublayers(model: keras.Model) -> list:

@@ -52,6 +52,13 @@ def test_models_have_what_is_used():
     assert not compat.in_stateless_scope()
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="needs JAX")
+def test_steps_on_jax_set_the_state_that_is_not_tracked():
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.predict_on_batch(np.ones((2, 3), "float32"))
+    assert all(hasattr(model, name) for name in compat.STEP_STATE)
+
+
 def test_bars_have_what_is_replaced():
     for name in ("_estimate_step_duration", "_format_time"):
         assert callable(getattr(keras.utils.Progbar, name))

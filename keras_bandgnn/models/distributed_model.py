@@ -27,7 +27,7 @@ class DistributedModel(compat.BuildHooks):
     """
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.
-    host_side = ("distribution", "record_steps")
+    host_side = ("distribution", "record_steps", *compat.STEP_STATE)
     # Steps that torch records; see `EntryModel.compile`.
     record_steps: bool | str = "auto"
     # Whether several devices may share a supergraph. Each class declares it; see

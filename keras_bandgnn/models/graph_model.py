@@ -427,7 +427,10 @@ class GraphModel(EntryModel):
         if verbose == "auto" or not self.distribution.is_main:
             verbose = 0
         callbacks = attach_loader(callbacks, loader)
-        if not isinstance(callbacks, keras.callbacks.CallbackList):
+        if not callbacks and not verbose:
+            # A list starts a thread.
+            callbacks = keras.callbacks.Callback()
+        elif not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
                 callbacks,
                 add_progbar=verbose != 0,
