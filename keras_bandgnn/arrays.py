@@ -1,5 +1,6 @@
 """Validation and conversion of arrays: 32-bit, contiguous and read-only."""
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -9,9 +10,10 @@ import numpy as np
 from keras_bandgnn.checks import LAST_ELEMENT, instance
 
 RESERVED = {
-    "node": ("graph_id", "mask"),
+    "node": ("graph_id", "mask", "state_row"),
     "edge": ("sender", "receiver", "type", "mask", "message_weight"),
     "context": ("mask", "n_node", "n_edge", "id"),
+    "sets": ("mask",),
 }
 """Names of features that batches reserve."""
 
@@ -184,22 +186,113 @@ def check_feature_name(kind: str, name: Any) -> None:
 
 
 def checked_features(
-    kind: str, values: Mapping | None, length: int | None, count: str
+    kind: str,
+    values: Mapping | None,
+    length: int | None,
+    count: str,
+    shown: str | None = None,
 ) -> Mapping[str, np.ndarray]:
-    """Validate features by name, each with `length` rows; return read-only arrays."""
+    """Validate features by name, each with `length` rows; return read-only arrays.
+
+    Args:
+        kind: Kind of the features, such as `"node"`.
+        values: The features.
+        length: Number of rows; None for features of any shape.
+        count: Name of the number of rows, for errors.
+        shown: Name of the features, for errors; `kind` if omitted.
+    """
+    shown = shown or kind
     out = {}
     values = {} if values is None else instance(kind, values, Mapping, "a dict")
     for name, value in values.items():
         check_feature_name(kind, name)
         missing = (kind, name) in TARGETS
-        array = checked_feature(f"{kind}[{name!r}]", value, missing)
+        array = checked_feature(f"{shown}[{name!r}]", value, missing)
         if length is not None and (array.ndim == 0 or array.shape[0] != length):
+            per = "node" if kind == "sets" else kind
             raise ValueError(
-                f"Expected `{kind}[{name!r}]` to have one row per {kind}, "
+                f"Expected `{shown}[{name!r}]` to have one row per {per}, "
                 f"{count}={length}. Received: shape {array.shape}."
             )
         out[name] = array
     return MappingProxyType(out)
+
+
+_SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def check_set_name(name: Any) -> None:
+    """Raise a ValueError for an invalid name of a node set."""
+    if not isinstance(name, str) or not _SET_NAME.fullmatch(name):
+        raise ValueError(
+            "Expected names of node sets of letters, digits, '_', '.' and '-'. "
+            f"Received: {name!r}. Rename the set."
+        )
+
+
+def checked_sets(
+    values: Mapping | None, node: Mapping[str, np.ndarray]
+) -> Mapping[str, Mapping[str, np.ndarray]]:
+    """Validate the tables of node sets; return them by name, in the order of names.
+
+    Args:
+        values: Node set -> features by name, each with a row for each of its nodes.
+        node: The node features, of which `set` and `set_row` name a node's row.
+    """
+    values = {} if values is None else instance("sets", values, Mapping, "a dict")
+    for name in values:
+        check_set_name(name)
+    tables, sizes = {}, []
+    for name in sorted(values):
+        kind = f"sets[{name!r}]"
+        instance(kind, values[name], Mapping, "a dict of features")
+        if not values[name]:
+            raise ValueError(
+                f"Expected `{kind}` to have a feature. Received: none. Give nodes "
+                "without any a column of zeros, {'kind': np.zeros(n, int)}, for one "
+                "embedding of the whole set."
+            )
+        first = np.shape(next(iter(values[name].values())))
+        count = first[0] if first else 0
+        tables[name] = checked_features("sets", values[name], count, "rows", kind)
+        sizes.append(count)
+    if not tables:
+        return MappingProxyType(tables)
+    for name in ("set", "set_row"):
+        column = node.get(name)
+        if column is None or column.ndim != 1 or column.dtype.kind != "i":
+            raise ValueError(
+                f"Expected integers `node[{name!r}]`, one for each node, with `sets`. "
+                f"Received: {'none' if column is None else column.dtype}. Use "
+                "keras_bandgnn.data.from_sets, which sets them."
+            )
+    check_set_rows(
+        node["set"], node["set_row"], np.array(sizes)[None], [len(node["set"])]
+    )
+    return MappingProxyType(tables)
+
+
+def check_set_rows(sets, rows, sizes: np.ndarray, counts) -> None:
+    """Raise a ValueError unless each node names a row of a table of its graph.
+
+    Args:
+        sets: int [N], the node set of each node.
+        rows: int [N], its row in the table of the set.
+        sizes: int [n, S], rows of the tables of each graph.
+        counts: int [n], nodes of each graph.
+    """
+    num_sets = sizes.shape[1]
+    graph = np.repeat(np.arange(len(sizes)), counts)
+    valid = (sets >= 0) & (sets < num_sets) & (rows >= 0)
+    valid &= rows < sizes[graph, np.clip(sets, 0, num_sets - 1)]
+    if not valid.all():
+        at = int(np.argmin(valid))
+        raise ValueError(
+            f"Expected `node['set']` in [0, {num_sets}) and `node['set_row']` below "
+            f"the rows of that set, {sizes[graph[at]].tolist()} here. Received: set "
+            f"{sets[at]}, row {rows[at]} of node {at}. Sets are numbered in the order "
+            "of their names."
+        )
 
 
 # Rows with more columns of ids are a bag, such as words, and no list of properties.

@@ -21,6 +21,15 @@ omitted, never None; all ids are int32.
 | `mask`      | [G, E] bool | whether the edge is real                | False   |
 | `message_weight` | [G, E] | the `edge_weight` of the loader, if any | 0       |
 
+| `x["set"][s]` | shape       | meaning                                 | padding |
+|---------------|-------------|-----------------------------------------|---------|
+| a feature     | [G, M, ...] | of node set s, with M rows              | 0       |
+| `mask`        | [G, M] bool | whether the row is real                 | False   |
+
+Batches of graphs with node sets have `x["set"]`, and in `x["node"]` the set of each
+node, `set` [G, N], its row in the table of its graph, `set_row`, and `state_row`, its
+row among all tables, which follow one another in the order of the sets' names.
+
 Sums over receivers have N + 1 segments, and the last one is dropped, so padding edges
 never contribute to a real node.
 
@@ -144,6 +153,8 @@ from keras_bandgnn.checks import refuse
 
 # Edge feature of batches with the weights of a loader with `edge_weight`.
 MESSAGE_WEIGHT = "message_weight"
+# Column of nodes with their rows among the tables of all node sets.
+STATE_ROW = "state_row"
 
 
 def explained(x, part: str) -> Any:

@@ -11,6 +11,7 @@ from keras_bandgnn.arrays import (
     checked_feature,
     checked_features,
     checked_ids,
+    checked_sets,
     frozen,
     narrowed,
 )
@@ -18,6 +19,8 @@ from keras_bandgnn.checks import mapping, optional, refuse
 
 LABEL_LEVELS = ("graph", "node", "edge")
 """What labels may belong to."""
+EDGE_SETS = "edge_sets"
+"""Entry of `Graph.info` with the names of edge sets, in the order of edge types."""
 
 
 class Graph:
@@ -46,6 +49,10 @@ class Graph:
         info: Free-form JSON metadata, such as the source file.
         origin: int [N], id of each node in the original graph. Set by preprocessing
             layers that drop or reorder nodes.
+        sets: Features of nodes of different kinds, a table for each node set:
+            set -> {feature: [rows, ...]}. Node n has the row `node["set_row"][n]` of
+            set number `node["set"][n]`, where sets are numbered in the order of their
+            names. `keras_bandgnn.data.from_sets` makes such graphs.
 
     Raises:
         ValueError: For wrong shapes, ids out of range, NaN or ragged features.
@@ -70,6 +77,7 @@ class Graph:
         "slot",
         "info",
         "origin",
+        "sets",
     )
 
     def __init__(
@@ -87,6 +95,7 @@ class Graph:
         slot: int | None = None,
         info: Mapping[str, Any] | None = None,
         origin: Any = None,
+        sets: Mapping[str, Mapping[str, Any]] | None = None,
     ):
         if isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer):
             refuse("num_nodes", "an integer", num_nodes)
@@ -140,12 +149,13 @@ class Graph:
                     "Expected one origin per node. Received: "
                     f"{origin.shape[0]} origins, {num_nodes} nodes."
                 )
+        node = checked_features("node", node, num_nodes, "num_nodes")
         self._set(
             num_nodes=num_nodes,
             senders=senders,
             receivers=receivers,
             edge_type=edge_type,
-            node=checked_features("node", node, num_nodes, "num_nodes"),
+            node=node,
             edge=checked_features("edge", edge, num_edges, "num_edges"),
             context=checked_features("context", context, None, ""),
             candidates=candidates,
@@ -154,6 +164,7 @@ class Graph:
             slot=slot,
             info=MappingProxyType(dict(optional(mapping, "info", info) or {})),
             origin=origin,
+            sets=checked_sets(sets, node),
         )
 
     @staticmethod
@@ -200,13 +211,14 @@ class Graph:
         plain = {name: getattr(self, name) for name in self.__slots__}
         for name in ("node", "edge", "context", "info"):
             plain[name] = dict(plain[name])
+        plain["sets"] = {name: dict(table) for name, table in self.sets.items()}
         return plain
 
     @classmethod
     def unchecked(cls, **fields: Any) -> "Graph":
         """Build a graph from valid fields, without checks."""
         graph = object.__new__(cls)
-        for name in ("node", "edge", "context", "info"):
+        for name in ("node", "edge", "context", "info", "sets"):
             fields[name] = MappingProxyType(dict(fields.get(name) or {}))
         for name in ("candidates", "label", "slot", "origin"):
             fields.setdefault(name, None)
@@ -293,6 +305,7 @@ class Graph:
             slot=slot,
             info=self.info,
             origin=nodes if self.origin is None else frozen(self.origin[nodes]),
+            sets=self.sets,
         )
 
     def __repr__(self) -> str:
@@ -301,6 +314,8 @@ class Graph:
             if fields := getattr(self, name):
                 shapes = ", ".join(f"{k}: {list(v.shape)}" for k, v in fields.items())
                 parts.append(f"{name}={{{shapes}}}")
+        if self.sets:
+            parts.append(f"sets={sorted(self.sets)}")
         if self.candidates is not None:
             parts.append(f"candidates={len(self.candidates)}")
         if self.label is not None:
@@ -316,4 +331,9 @@ def _rebuild(fields: dict[str, Any]) -> Graph:
             fields[name] = frozen(value)
         elif name in ("node", "edge", "context"):
             fields[name] = {key: frozen(array) for key, array in value.items()}
+        elif name == "sets":
+            fields[name] = {
+                key: MappingProxyType({k: frozen(v) for k, v in table.items()})
+                for key, table in value.items()
+            }
     return Graph.unchecked(**fields)

@@ -5,7 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
+from keras_bandgnn.assembly.padded_rows import (
+    PaddedRows,
+    SupergraphLayout,
+    set_resource,
+    stack,
+)
 from keras_bandgnn.assembly.pair_index import PairIndex, pack_pairs
 from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.data.flat import FlatGraphs
@@ -105,6 +110,8 @@ def _measure(part: FlatGraphs, plan: Plan, num_types: int) -> dict:
     table = {"node": part.num_nodes, "edge": part.num_edges}
     if part.candidates is not None:
         table["candidate"] = np.diff(part.candidate_ptr)
+    for name, ptr in part.set_ptr.items():
+        table[set_resource(name)] = np.diff(ptr)
     return {**table, **plan.measure(part, num_types)}
 
 
@@ -233,6 +240,7 @@ class Assembler(BatchAssembler):
         edge = layout.rows([p.edge_ptr for p in parts], "edge")
         starts = layout.first_rows(node)
         layout.add_nodes(node, layout.features(node, "node"))
+        layout.add_sets()
         layout.add("edge", edge, self._edges(layout, edge, starts))
         layout.add_graphs(node.counts, edge.counts, np.concatenate(members))
         if part.label is not None:

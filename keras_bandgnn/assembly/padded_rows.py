@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT, weight_column
 from keras_bandgnn.primitives.base import is_step_resource
@@ -201,6 +202,11 @@ def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, pointer.take(ids + 1) - first
 
 
+def set_resource(name: str) -> str:
+    """Return the name of the resource of a node set, its rows."""
+    return f"set:{name}"
+
+
 class SupergraphLayout:
     """Nodes, graphs, candidates and labels of several supergraphs.
 
@@ -228,6 +234,7 @@ class SupergraphLayout:
         self.budgets = budgets
         self.graph = self.rows(None, "graph")
         self._columns: dict[str, tuple[PaddedRows, dict[str, np.ndarray]]] = {}
+        self._sets: dict[str, tuple[PaddedRows, dict[str, np.ndarray]]] = {}
         self._candidates: list[dict] | None = None
         self._label: tuple | None = None
 
@@ -275,6 +282,32 @@ class SupergraphLayout:
         for tail, budget in zip(rows.tails, self.budgets, strict=True):
             graph_id[tail] = budget["graph"] - 1
         self.add("node", rows, {**features, "graph_id": graph_id, "mask": rows.mask()})
+
+    def add_sets(self) -> None:
+        """Add the tables of node sets, and the row of each node among all of them."""
+        tables = self.parts[0].sets
+        if not tables:
+            return
+        nodes, features = self._columns["node"]
+        lengths = [len(m) for m in self.members]
+        first, place = [], np.zeros(len(lengths), np.int64)
+        for name in tables:
+            ptr = [part.set_ptr[name] for part in self.parts]
+            rows = self.rows(ptr, set_resource(name))
+            columns = {
+                key: rows.column([part.sets[name][key] for part in self.parts])
+                for key in tables[name]
+            }
+            self._sets[name] = rows, {**columns, "mask": rows.mask()}
+            # Tables follow one another, each padded.
+            first.append(place.repeat(lengths) + self.first_rows(rows))
+            place = place + np.diff(rows.offsets)
+        starts = np.stack(first).astype(np.int32)
+        graph = np.arange(len(nodes.counts)).repeat(nodes.counts)
+        row = features["set_row"].copy()
+        for at, real in zip(nodes.place, nodes.real, strict=True):
+            row[at] += starts[features["set"][at], graph[real]]
+        features[STATE_ROW] = row
 
     def add_graphs(self, n_node, n_edge, ids, **columns: np.ndarray) -> None:
         """Add the graphs: their context, sizes, ids and more, each int [m]."""
@@ -346,6 +379,11 @@ class SupergraphLayout:
             }
             for kind, (rows, columns) in self._columns.items()
         }
+        if self._sets:
+            x["set"] = {
+                name: {k: rows.cut(v, first, replicas) for k, v in columns.items()}
+                for name, (rows, columns) in self._sets.items()
+            }
         if self._candidates is not None:
             x["candidate"] = stack(self._candidates[first : first + replicas])
         if self._label is None:

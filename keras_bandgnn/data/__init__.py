@@ -17,6 +17,7 @@ _HOMES = {
     "from_pyg": "data.converters.pyg",
     "from_rdkit": "data.converters.smiles",
     "from_scipy": "data.converters.scipy_sparse",
+    "from_sets": "data.converters.node_sets",
     "from_smiles": "data.converters.smiles",
     "graphs_of": "data.sources",
     "list_datasets": "data.datasets.load",
@@ -31,6 +32,7 @@ _HOMES = {
     "to_pandas": "data.converters.pandas_tables",
     "to_pyg": "data.converters.pyg",
     "to_scipy": "data.converters.scipy_sparse",
+    "to_sets": "data.converters.node_sets",
     "write_store": "data.store_writer",
 }
 
@@ -49,6 +51,7 @@ __all__ = [
     "from_pyg",
     "from_rdkit",
     "from_scipy",
+    "from_sets",
     "from_smiles",
     "graphs_of",
     "list_datasets",
@@ -63,6 +66,7 @@ __all__ = [
     "to_pandas",
     "to_pyg",
     "to_scipy",
+    "to_sets",
     "write_store",
 ]
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import check_feature_name
-from keras_bandgnn.checks import instance, optional, refuse, sequence
+from keras_bandgnn.arrays import check_feature_name, check_set_name
+from keras_bandgnn.checks import instance, mapping, optional, refuse, sequence
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
+    SET_ROWS,
+    SETS,
     JsonInfo,
     check_columns,
     check_index,
@@ -18,12 +20,13 @@ from keras_bandgnn.data.flat_columns import (
     check_same_spec,
     level_of,
     pointers,
+    set_sizes,
     sorted_by_receiver,
     spec_of,
     to_32_bit,
 )
 from keras_bandgnn.data.flat_columns import gather_rows as gather_rows
-from keras_bandgnn.graph import LABEL_LEVELS, Graph
+from keras_bandgnn.graph import EDGE_SETS, LABEL_LEVELS, Graph
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
@@ -31,6 +34,8 @@ def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
     columns = {f"node/{k}": v for k, v in graph.node.items()}
     columns |= {f"edge/{k}": v for k, v in graph.edge.items()}
     columns |= {f"context/{k}": v[None] for k, v in graph.context.items()}
+    for name, table in graph.sets.items():
+        columns |= {f"{SETS}/{name}/{k}": v for k, v in table.items()}
     if graph.candidates is not None:
         columns["candidates"] = graph.candidates
     if graph.origin is not None:
@@ -50,6 +55,19 @@ def _unify_labels(tables: Sequence[dict[str, np.ndarray]]) -> None:
         for columns in tables:
             if name in columns:
                 columns[name] = columns[name].astype(np.float32)
+
+
+def _check_edge_sets(graphs: Sequence[Graph]) -> None:
+    """Raise a ValueError if types of edges mean other edge sets in some graphs."""
+    expected = graphs[0].info.get(EDGE_SETS)
+    for index, graph in enumerate(graphs):
+        if graph.info.get(EDGE_SETS) != expected:
+            raise ValueError(
+                f"Expected the edge sets of graph 0 in all graphs, {expected}, as they "
+                f"number the types of edges. Received: {graph.info.get(EDGE_SETS)} in "
+                f"graph {index}. Give edge sets without edges, too: np.zeros((2, 0), "
+                "int)."
+            )
 
 
 class FlatGraphs(Sequence):
@@ -78,6 +96,8 @@ class FlatGraphs(Sequence):
         slot: int32 [n], id of the slot node, -1 for none.
         origin: int32 [sum of num_nodes], ids of the nodes before preprocessing.
         info: Free-form metadata of each graph, a list of mappings.
+        sets: Features of node sets by set and name, [sum of rows, ...]; see `Graph`.
+        set_rows: Node set -> int32 [n], rows of each graph; required with `sets`.
 
     Raises:
         ValueError: If lengths disagree, an id is not a node of its graph, a value is
@@ -110,6 +130,8 @@ class FlatGraphs(Sequence):
         slot: Any = None,
         origin: Any = None,
         info: Sequence[Mapping] | None = None,
+        sets: Mapping[str, Mapping[str, Any]] | None = None,
+        set_rows: Mapping[str, Any] | None = None,
     ):
         if label_level not in LABEL_LEVELS:
             refuse("label_level", "'graph', 'node' or 'edge'", label_level)
@@ -127,6 +149,14 @@ class FlatGraphs(Sequence):
             for name, values in features.items():
                 check_feature_name(kind, name)
                 columns[f"{kind}/{name}"] = values
+        for name, features in (optional(mapping, "sets", sets) or {}).items():
+            check_set_name(name)
+            instance(f"sets[{name!r}]", features, Mapping, "a dict")
+            for key, values in features.items():
+                check_feature_name("sets", key)
+                columns[f"{SETS}/{name}/{key}"] = values
+        for name, counts in (optional(mapping, "set_rows", set_rows) or {}).items():
+            columns[f"{SET_ROWS}/{name}"] = counts
         columns |= {"slot": np.full(len(num_nodes), -1) if slot is None else slot}
         optional_columns = {
             "candidates": candidates,
@@ -156,6 +186,17 @@ class FlatGraphs(Sequence):
                 if name.startswith(f"{kind}/")
             }
             setattr(self, kind, MappingProxyType(features))
+        tables: dict[str, dict] = {name: {} for name in set_sizes(columns)}
+        for name, array in columns.items():
+            if name.startswith(f"{SETS}/"):
+                _, table, key = name.split("/", 2)
+                tables[table][key] = array
+        self.sets = MappingProxyType(
+            {name: MappingProxyType(table) for name, table in tables.items()}
+        )
+        self.set_ptr = {
+            name: pointers(sizes) for name, sizes in set_sizes(columns).items()
+        }
         levels = [level for level in LABEL_LEVELS if f"label/{level}" in columns]
         self.label_level = levels[-1] if levels else "graph"
         self.label = columns.get(f"label/{self.label_level}")
@@ -197,6 +238,9 @@ class FlatGraphs(Sequence):
                 f"graph {index}", spec_of(columns), "graph 0", spec_of(tables[0])
             )
 
+        if tables and graphs[0].sets:
+            _check_edge_sets(graphs)
+
         def counts(values: Iterable[int]) -> np.ndarray:
             return np.array(list(values), np.int32)
 
@@ -216,6 +260,9 @@ class FlatGraphs(Sequence):
             merged[name] = joined([columns[name] for columns in tables])
         if "candidates" in merged:
             merged["num_candidates"] = counts(len(g.candidates) for g in graphs)
+        for name in graphs[0].sets if graphs else ():
+            rows = (len(next(iter(g.sets[name].values()))) for g in graphs)
+            merged[f"{SET_ROWS}/{name}"] = counts(rows)
         info = [dict(g.info) for g in graphs]
         return cls.from_columns(sorted_by_receiver(merged), info)
 
@@ -247,6 +294,7 @@ class FlatGraphs(Sequence):
     def spec(self) -> dict[str, list]:
         """Return `[dtype, trailing shape]` of features, candidates and label."""
         fixed = {*EDGE_COLUMNS, *COUNTS.values(), "slot"}
+        fixed |= {f"{SET_ROWS}/{name}" for name in self.sets}
         return spec_of({k: v for k, v in self._columns.items() if k not in fixed})
 
     def ranges(self, num_edges: int) -> list[tuple[int, int]]:
@@ -277,6 +325,8 @@ class FlatGraphs(Sequence):
         }
         if self.candidate_ptr is not None:
             rows["candidate"] = gather_rows(self.candidate_ptr, indices)
+        for name, ptr in self.set_ptr.items():
+            rows[f"{SETS}/{name}"] = gather_rows(ptr, indices)
         columns = {
             name: array.take(rows[level_of(name)], axis=0)
             for name, array in self._columns.items()
@@ -315,7 +365,13 @@ class FlatGraphs(Sequence):
             slot=None if self.slot[i] < 0 else int(self.slot[i]),
             origin=None if self.origin is None else self.origin[nodes],
             info=self.info[i],
+            sets={name: self._table(name, i) for name in self.sets},
         )
+
+    def _table(self, name: str, i: int) -> Mapping[str, np.ndarray]:
+        """Return the features of a node set of graph i."""
+        low, high = self.set_ptr[name][i : i + 2]
+        return MappingProxyType({k: v[low:high] for k, v in self.sets[name].items()})
 
     def __repr__(self) -> str:
         totals = f"nodes={self.node_ptr[-1]}, edges={self.edge_ptr[-1]}"

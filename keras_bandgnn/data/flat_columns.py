@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import INT32_MAX, TARGETS, integers, narrowed
+from keras_bandgnn.arrays import (
+    INT32_MAX,
+    TARGETS,
+    check_set_rows,
+    integers,
+    narrowed,
+)
 from keras_bandgnn.checks import int_array, shown
 
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
 COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates"}
+# Columns of node sets: "sets/<set>/<feature>", and "set_rows/<set>", their counts.
+SETS, SET_ROWS = "sets", "set_rows"
 # Features of the level of labels.
 LEVELS = {"graph": "context", "node": "node", "edge": "edge"}
 SAMPLE_WEIGHT = "sample_weight"
@@ -62,8 +70,19 @@ def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
 
 
+def count_column(level: str) -> str | None:
+    """Return the column with the rows of each graph at a level; None for `graph`."""
+    kind, _, name = level.partition("/")
+    return f"{SET_ROWS}/{name}" if kind == SETS else COUNTS.get(level)
+
+
 def level_of(column: str) -> str:
-    """Return the level of a column: `node`, `edge`, `candidate` or `graph`."""
+    """Return the level of a column.
+
+    It is `node`, `edge`, `candidate`, `graph`, or `sets/<set>` for a node set.
+    """
+    if column.startswith(f"{SETS}/"):
+        return "/".join(column.split("/")[:2])
     if column in (*EDGE_COLUMNS, "label/edge") or column.startswith("edge/"):
         return "edge"
     if column in ("origin", "label/node") or column.startswith("node/"):
@@ -92,8 +111,10 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
 
     for name in [*expected, *spec]:
         if spec.get(name) != expected.get(name):
-            kind, _, key = name.partition("/")
-            shown = f"{kind}[{key!r}]" if kind in ("node", "edge", "context") else name
+            kind, *keys = name.split("/", 2 if name.startswith(f"{SETS}/") else 1)
+            shown = name
+            if kind in ("node", "edge", "context", SETS):
+                shown = kind + "".join(f"[{key!r}]" for key in keys)
             raise ValueError(
                 f"Expected `{shown}` to be {show(expected.get(name))} in {what}, as in "
                 f"{like}. Received: {show(spec.get(name))}. Give every graph the same "
@@ -160,7 +181,7 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
             stresses, a value too large for 32 bits, or a negative count or type.
     """
     kind, _, key = name.partition("/")
-    if key:
+    if key and kind != SET_ROWS:
         shown = f"label ({key})" if kind == "label" else f"{kind}[{key!r}]"
         array = narrowed(shown, values, kind == "label" or (kind, key) in TARGETS)
         if array.ndim == 0:
@@ -170,7 +191,7 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
             )
         return np.ascontiguousarray(array)
     array, low = integers(name, values), _LOWEST.get(name, 0)
-    upper = INT32_MAX + (name in COUNTS.values())
+    upper = INT32_MAX + (name in COUNTS.values() or kind == SET_ROWS)
     if array.size and (array.min() < low or array.max() >= upper):
         bad = int(np.flatnonzero((array < low) | (array >= upper))[0])
         raise ValueError(
@@ -194,7 +215,13 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
             "Pass the number of candidates of each graph."
         )
     totals = {"graph": graphs}
-    for level, name in COUNTS.items():
+    for level in {*COUNTS, *map(level_of, columns)} - {"graph"}:
+        name = count_column(level)
+        if name not in columns and level not in COUNTS:
+            raise ValueError(
+                f"Expected `{name}`, the rows of each graph, with features of a node "
+                f"set. Received: {sorted(columns)}."
+            )
         totals[level] = int(columns.get(name, np.zeros(0)).sum(dtype=np.int64))
     lengths = {k: (len(v), totals[level_of(k)]) for k, v in columns.items()}
     lengths["info"] = (graphs if info is None else len(info), graphs)
@@ -207,6 +234,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
     for name in ("senders", "receivers", "candidates", "slot"):
         if name in columns:
             check_within(columns, name, "num_nodes")
+    _check_sets(columns)
     if "candidates" in columns and "label/graph" in columns:
         label = columns["label/graph"]
         if label.ndim != 1 or label.dtype.kind != "i":
@@ -219,13 +247,38 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
         check_within(columns, "label/graph", "num_candidates")
 
 
+def _check_sets(columns: Mapping[str, np.ndarray]) -> None:
+    sizes = set_sizes(columns)
+    if not sizes:
+        return
+    for name in ("node/set", "node/set_row"):
+        column = columns.get(name)
+        if column is None or column.ndim != 1 or column.dtype.kind != "i":
+            raise ValueError(
+                f"Expected integers `{name}`, one for each node, with node sets. "
+                f"Received: {sorted(columns)}."
+            )
+    check_set_rows(
+        columns["node/set"],
+        columns["node/set_row"],
+        np.stack(list(sizes.values()), axis=1),
+        columns["num_nodes"],
+    )
+
+
+def set_sizes(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the rows of each graph in each node set, in the order of their names."""
+    names = sorted(name for name in columns if name.startswith(f"{SET_ROWS}/"))
+    return {name.partition("/")[2]: columns[name] for name in names}
+
+
 def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
     """Raise a ValueError unless each value is below the `limit` of its graph."""
     array, upper, low = columns[name], columns[limit], _LOWEST.get(name, 0)
     # Fast path: all values are below the smallest limit.
     if not array.size or (array.min() >= low and array.max() < upper.min()):
         return
-    counts = columns.get(COUNTS.get(level_of(name), ""))
+    counts = columns.get(count_column(level_of(name)))
     upper = upper if counts is None else np.repeat(upper, counts)
     bad = np.flatnonzero((array < low) | (array >= upper))
     if bad.size:

@@ -9,14 +9,17 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from keras_bandgnn.arrays import check_feature_name
+from keras_bandgnn.arrays import check_feature_name, check_set_name
 from keras_bandgnn.data.files import json_text, restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
+    SET_ROWS,
+    SETS,
     JsonInfo,
     check_columns,
+    count_column,
     level_of,
     pointers,
     sorted_by_receiver,
@@ -28,7 +31,8 @@ from keras_bandgnn.data.reading import parse_json, read_json, reading, refuse_fi
 # A store has one Arrow IPC file per shard, one with the sizes, and a description.
 
 FORMAT = "keras-bandgnn-store"
-VERSION = 1
+# Version 2 has node sets.
+VERSION = 2
 DESCRIPTION = "store.json"
 SIZES = "sizes.arrow"
 _KEY = b"keras-bandgnn"
@@ -189,6 +193,7 @@ def write_shard(file: BinaryIO, flat: FlatGraphs) -> None:
         "node": flat.node_ptr,
         "edge": flat.edge_ptr,
         "candidate": flat.candidate_ptr,
+        **{f"{SETS}/{name}": pointer for name, pointer in flat.set_ptr.items()},
     }
     columns = {}
     for name, array in flat.columns().items():
@@ -248,7 +253,14 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
         if name == "info":
             continue
         kind, _, key = name.partition("/")
-        if name not in _PLAIN:
+        if kind in (SETS, SET_ROWS):
+            table, _, feature = key.partition("/")
+            check_set_name(table)
+            if (kind == SETS) != bool(feature):
+                raise ValueError(f"a column {name!r}")
+            if feature:
+                check_feature_name(kind, feature)
+        elif name not in _PLAIN:
             if kind not in ("node", "edge", "context") or not key:
                 raise ValueError(f"a column {name!r}")
             check_feature_name(kind, key)
@@ -263,7 +275,7 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
     if missing := sorted(required - set(columns)):
         raise ValueError(f"no columns {missing}")
     for name, starts in offsets.items():
-        counts = columns[COUNTS[level_of(name)]]
+        counts = columns[count_column(level_of(name))]
         if not np.array_equal(starts, pointers(counts)):
             raise ValueError(f"{name} with other rows than the counts of the graphs")
     check_columns(columns, None)
@@ -279,7 +291,7 @@ def _flat(
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the values of a column, and the offsets of the graphs."""
     starts = None
-    if level in COUNTS:
+    if count_column(level):
         if not pa.types.is_large_list(array.type) or array.null_count:
             raise ValueError(f"a column of type {array.type}")
         starts, array = array.offsets.to_numpy(), array.values

@@ -8,16 +8,17 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.arrays import id_input
-from keras_bandgnn.batch import explained
+from keras_bandgnn.batch import STATE_ROW, explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.sign_net import SignNet
+from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.registration import serializable
 
-_KINDS = ("ids", "columns", "characters", "features", "eigenvectors")
+_KINDS = ("ids", "columns", "characters", "features", "eigenvectors", "sets")
 # Kinds of numbers, whose size is the last axis.
 NUMBERS = ("features", "eigenvectors")
 
@@ -35,7 +36,9 @@ class NodeEncoder(keras.layers.Layer):
             Benchmark; `{"characters": L}`, character codes of L positions;
             `{"features": F}`, numbers; `{"eigenvectors": K}`, K eigenvectors whose
             signs do not matter, for nodes alone (see `SignNet`). An integer V is short
-            for `{"ids": V}`, a list of integers for `{"columns": [...]}`.
+            for `{"ids": V}`, a list of integers for `{"columns": [...]}`. For graphs
+            with node sets `{"sets": {set: inputs of that set}}`: each set's features
+            have layers of their own.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
@@ -71,6 +74,12 @@ class NodeEncoder(keras.layers.Layer):
                 "encoder.inputs()."
             )
         mapping("inputs", inputs)
+        inputs = {
+            STATE_ROW if name == "sets" and _has_sets(spec) else name: (
+                {"sets": spec} if name == "sets" and _has_sets(spec) else spec
+            )
+            for name, spec in inputs.items()
+        }
         self.inputs = {name: self.spec_of(name, spec) for name, spec in inputs.items()}
         if not self.inputs:
             raise ValueError(
@@ -82,6 +91,12 @@ class NodeEncoder(keras.layers.Layer):
         for name, spec in self.inputs.items():
             options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
             ((kind, size),) = spec.items()
+            if kind == "sets":
+                for part, features in size.items():
+                    layer = NodeEncoder(self.units, features, dtype=self.dtype_policy)
+                    layer.level = f"sets[{part!r}]"
+                    setattr(self, f"encode_{name}_{part}", layer)
+                continue
             if kind in ("ids", "columns"):
                 # The tables of columns are one after the other.
                 count = size if kind == "ids" else sum(size)
@@ -111,6 +126,12 @@ class NodeEncoder(keras.layers.Layer):
             )
         ((kind, size),) = spec.items()
         label = f"inputs[{name!r}][{kind!r}]"
+        if kind == "sets":
+            if name != STATE_ROW:
+                refuse("inputs", "node sets as {'sets': {set: inputs}}", {name: spec})
+            return {
+                kind: {part: dict(size[part]) for part in sorted(mapping(label, size))}
+            }
         if kind != "columns":
             return {kind: positive_int(label, size)}
         if not isinstance(size, list | tuple) or not size:
@@ -126,6 +147,10 @@ class NodeEncoder(keras.layers.Layer):
         """Build the embeddings; their shapes follow from the configuration."""
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
+            if kind == "sets":
+                for part in size:
+                    self._encoder(f"{name}_{part}").build()
+                continue
             is_embedding = kind in ("ids", "columns")
             shape = (None, None) if is_embedding else (None, None, size)
             self._encoder(name).build(shape)
@@ -152,19 +177,24 @@ class NodeEncoder(keras.layers.Layer):
     @property
     def _owner(self) -> str:
         """The argument that has the inputs, for errors."""
-        return "backbone's `inputs`" if self.level == "node" else "`edge_inputs`"
+        return "`edge_inputs`" if self.level == "edge" else "backbone's `inputs`"
 
-    def check(self, node: Mapping) -> None:
+    def check(self, node: Mapping, sets: Mapping | None = None) -> None:
         """Raise a ValueError if NumPy features do not fit, before they are used.
 
         Args:
             node: Feature name -> array [N, ...].
+            sets: Features of the node sets, by set and name.
         """
+        if sets:
+            node = {**node, STATE_ROW: node["set_row"]}
         self._check_names(node)
         for name, spec in self.inputs.items():
             values = node[name]
             ((kind, size),) = spec.items()
-            if kind in NUMBERS:
+            if kind == "sets":
+                self._check_sets(size, sets)
+            elif kind in NUMBERS:
                 width = 1 if values.ndim == 1 else values.shape[-1]
                 if width != size:
                     raise ValueError(
@@ -176,6 +206,16 @@ class NodeEncoder(keras.layers.Layer):
             else:
                 upper = spec.get("ids", CharacterEncoder.num_codes)
                 self._check_ids(f"{self.level}[{name!r}]", values, upper)
+
+    def _check_sets(self, inputs: Mapping, sets: Mapping) -> None:
+        if [*sets] != [*inputs]:
+            raise ValueError(
+                f"Expected the node sets {[*inputs]}, as in the backbone's `inputs`. "
+                f"Received: {[*sets]}. Give every graph all sets; those without nodes "
+                "have features of 0 rows."
+            )
+        for part, table in sets.items():
+            self._encoder(f"{STATE_ROW}_{part}").check(table)
 
     def _check_columns(self, name, values, sizes):
         if values.shape[1:] != (len(sizes),):
@@ -234,7 +274,14 @@ class NodeEncoder(keras.layers.Layer):
             values: Its values, such as int32 [G, N].
             batch: The batch; eigenvectors are read along its edges.
         """
-        spec, encoder = self.inputs[name], self._encoder(name)
+        spec = self.inputs[name]
+        if "sets" in spec:
+            states = [
+                self._encoder(f"{name}_{part}")(batch["set"][part])
+                for part in spec["sets"]
+            ]
+            return batched_gather(ops.concatenate(states, axis=1), values)
+        encoder = self._encoder(name)
         if not {*NUMBERS}.isdisjoint(spec) and len(values.shape) == 2:
             values = ops.expand_dims(values, -1)
         if "eigenvectors" in spec:
@@ -322,6 +369,13 @@ class NodeEncoder(keras.layers.Layer):
         return (*shape[:2], self.units)
 
 
+def _has_sets(spec) -> bool:
+    """Return whether an input is one of node sets, and no kind of a feature."""
+    return isinstance(spec, Mapping) and all(
+        isinstance(v, Mapping) for v in spec.values()
+    )
+
+
 def _firsts(sizes) -> np.ndarray:
     """Return the first row of each column's table, int32 [K]."""
     return np.cumsum([0, *sizes[:-1]], dtype="int32")
@@ -359,11 +413,21 @@ def inputs_of(parts, excluded=()) -> dict[str, dict[str, int | list[int]]]:
         excluded: Names of features to leave out.
     """
     inputs = {}
-    for name, values in parts[0].node.items():
+    if parts[0].sets:
+        inputs["sets"] = {
+            part: _inputs_of([p.sets[part] for p in parts]) for part in parts[0].sets
+        }
+        excluded = (*excluded, "set", "set_row")
+    return inputs | _inputs_of([part.node for part in parts], excluded)
+
+
+def _inputs_of(tables, excluded=()) -> dict[str, dict[str, int | list[int]]]:
+    inputs = {}
+    for name, values in tables[0].items():
         if name in excluded:
             continue
         if values.dtype.kind == "i" and values.ndim <= 2:
-            inputs[name] = id_input([part.node[name] for part in parts])
+            inputs[name] = id_input([table[name] for table in tables])
         elif values.dtype.kind == "f" and values.ndim == 2:
             inputs[name] = {"features": values.shape[1]}
     return inputs

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.assembly.padded_rows import picked_rows
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.checks import as_path, optional, positive_int
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.layers.batch_layer import hop_batch
@@ -24,6 +25,7 @@ from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     needed_sizes,
 )
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
+from keras_bandgnn.preprocessing.sampling.sampled_sets import SampledSets
 from keras_bandgnn.progress import progress_bar
 
 
@@ -110,7 +112,10 @@ class _LayerwiseInference:
             trimmed=True,
             rescale=False,
             targets=np.ones(self.graph.num_nodes, bool),
+            # Layers read states instead of features.
+            features={"node": (), "edge": tuple(flat.edge)},
         )
+        self.sets = SampledSets(flat) if flat.sets else None
 
     def outputs(self, read_out) -> np.ndarray:
         """Apply `read_out` to the states of all layers, [N, ...]."""
@@ -151,8 +156,14 @@ class _LayerwiseInference:
                 for name, values in self.flat.node.items()
                 if name in self.backbone.encoder.inputs
             }
-            mask = np.arange(self.block_size)[None] < len(rows)
-            states = step.predict_on_batch({"node": {**node, "mask": mask}})["states"]
+            x = {"node": {**node, "mask": np.arange(self.block_size)[None] < len(rows)}}
+            if self.sets is not None:
+                sizes = dict.fromkeys(self.sets.sizes(rows), self.block_size)
+                row, x["set"] = self.sets.lay_out(
+                    [rows], {"node": self.block_size, **sizes}
+                )
+                x["node"][STATE_ROW] = row
+            states = step.predict_on_batch(x)["states"]
             if out is None:
                 out = self._array("features", self.graph.num_nodes, states)
             out[rows] = states[0, : len(rows)]

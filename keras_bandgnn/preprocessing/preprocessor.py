@@ -270,7 +270,7 @@ class GraphPreprocessor(HostLayer):
             # What is left out of training is still predicted.
             plan = self.plan if adapt else self.plan.replace(filter=None)
         elif plan is None:
-            block_size = block_size_of(graphs)
+            block_size, unweighted = block_size_of(graphs), self.edge_weight is None
             graphs, num_edge_types = with_edge_types(
                 merge_parts(parts_of(graphs)), num_edge_types
             )
@@ -279,7 +279,7 @@ class GraphPreprocessor(HostLayer):
                 num_edge_types,
                 batcher,
                 width=width,
-                schedule=None if self.edge_weight is not None else schedule,
+                schedule=schedule if unweighted and not graphs[0].sets else None,
                 num_hosts=options.get("num_hosts", 1),
                 block_size=block_size,
             )

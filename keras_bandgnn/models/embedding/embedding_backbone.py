@@ -72,7 +72,7 @@ class EmbeddingBackbone(Backbone):
 
     def check(self, graphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
-        self.encoder.check(graphs.node)
+        self.encoder.check(graphs.node, graphs.sets)
 
     def hidden_states(self, batch, training=False):
         """Yield the embedded features."""

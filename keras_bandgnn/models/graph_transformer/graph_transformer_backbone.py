@@ -329,7 +329,7 @@ class GraphTransformerBackbone(Backbone):
 
     def check(self, graphs) -> None:
         """Raise a ValueError if graphs do not fit."""
-        self.encoder.check(graphs.node)
+        self.encoder.check(graphs.node, graphs.sets)
         if "attend" not in graphs.edge:
             raise ValueError(
                 "Expected graphs with the edge feature 'attend'. Received: edge "

@@ -283,7 +283,7 @@ class MessagePassingBackbone(Backbone):
 
     def check(self, graphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
-        self.encoder.check(graphs.node)
+        self.encoder.check(graphs.node, graphs.sets)
         if self.edge_encoder is not None:
             self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
 

@@ -340,6 +340,11 @@ def make_assembler(
     if plan.schedule is None:
         sizes = resource_sizes(parts, plan, num_types)
         return Assembler(parts, plan, num_types, slots, edge_weight), sizes
+    if parts[0].sets:
+        raise ValueError(
+            "Expected a plan without a schedule for graphs with node sets. Received: "
+            f"{plan}. Pass Plan(..., schedule=None)."
+        )
     if any(p.label is not None and p.label_level == "edge" for p in parts):
         raise ValueError(
             "Expected a plan without a schedule for labels of edges, as schedules "

@@ -17,7 +17,6 @@ from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     capacity_names,
     known_labels,
     named_sizes,
-    needed_sizes,
 )
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -209,7 +208,7 @@ class SampleComposer(Composer):
             size = min(self.sampler.batch_size, len(self.ids))
             members = key_of(*key).choice(self.ids, size, replace=False)
             subgraph = self.assembler.subgraph(Supergraph(members, {}, key))
-            tables.append(needed_sizes(subgraph, self.assembler.trimmed))
+            tables.append(self.assembler.needed(subgraph))
         bounds = self._bounds()
         budget = {"graph": 2, "item": self.sampler.batch_size}
         means = {}
@@ -226,6 +225,12 @@ class SampleComposer(Composer):
                 # Rows of a layer are the first of those of the layer before it.
                 before = room if before is None else min(room, before)
                 budget[name] = before
+        for name in tables[0].keys() - means.keys():
+            # Tables of node sets.
+            sizes = np.array([table[name] for table in tables], float)
+            room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
+            room = int(round_up_64(int(max(room, 1.02 * sizes.max()))))
+            budget[name] = min(room, bounds[name])
         self.assembler.budgets = [budget]
         steps = self.length * self.per_step
         self.sizes = {k: np.array([int(v * steps)]) for k, v in means.items()}
@@ -233,6 +238,8 @@ class SampleComposer(Composer):
     def _bounds(self) -> dict[str, int]:
         nodes, edges = self.sampler.bound(self.assembler.graph)
         sizes = named_sizes(nodes, edges, self.assembler.trimmed)
+        if self.assembler.sets is not None:
+            sizes |= self.assembler.sets.bounds(sizes["node"])
         return {name: int(round_up_64(size)) for name, size in sizes.items()}
 
     @property

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, picked_rows, stack
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
@@ -14,6 +15,7 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     Subgraph,
     key_of,
 )
+from keras_bandgnn.preprocessing.sampling.sampled_sets import SampledSets
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.segment import Segment
@@ -84,6 +86,9 @@ class SampleAssembler(BatchAssembler):
         # The usual capacities by name, "graph" 2 among them, and larger ones.
         self.budgets: list[dict[str, int]] = [{}]
         self._memory = ReusedMemory()
+        self.sets = None
+        if graph.flat.sets and (features is None or STATE_ROW in features["node"]):
+            self.sets = SampledSets(graph.flat)
         # What labels add up to in a subgraph, [C] of the targets; see `expect_labels`.
         self._expected: dict[str, np.ndarray] = {}
         self._degrees: dict[str, np.ndarray] = {}
@@ -123,6 +128,11 @@ class SampleAssembler(BatchAssembler):
         rng = key_of(*group.key)
         return self.sampler.subgraph(self.graph, group.members, rng, self.rescale)
 
+    def needed(self, subgraph: Subgraph) -> dict[str, int]:
+        """Return the sizes of a subgraph by the name of their capacity."""
+        sizes = needed_sizes(subgraph, self.trimmed)
+        return sizes if self.sets is None else sizes | self.sets.sizes(subgraph.nodes)
+
     def build(self, groups: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches; see `BatchAssembler.build`. "graph" counts items.
 
@@ -144,7 +154,7 @@ class SampleAssembler(BatchAssembler):
         self, subgraphs: Sequence[Subgraph], budget: Mapping
     ) -> dict[str, int]:
         """Return a budget that holds the subgraphs: the usual one, or a larger one."""
-        tables = [needed_sizes(subgraph, self.trimmed) for subgraph in subgraphs]
+        tables = [self.needed(subgraph) for subgraph in subgraphs]
         needed = {name: max(table[name] for table in tables) for name in tables[0]}
         budget = dict(budget)
         while any(size > budget[name] for name, size in needed.items()):
@@ -172,6 +182,9 @@ class SampleAssembler(BatchAssembler):
             "edge": self._edges(edges, subgraphs, budget),
             "graph": self._graphs(subgraphs),
         }
+        if self.sets is not None:
+            row, x["set"] = self.sets.lay_out([s.nodes for s in subgraphs], budget)
+            x["node"][STATE_ROW] = row
         if self.sampler.of_whole_graph:
             x["sampled"] = {
                 name: _whole(nodes, nodes.column([values]))
