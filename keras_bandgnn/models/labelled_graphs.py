@@ -25,6 +25,7 @@ from keras_bandgnn.models.item_labels import (
     columns_of,
     rows_of,
 )
+from keras_bandgnn.models.node_sets import check_node_set
 from keras_bandgnn.models.validation_split import same_to_model, split_off
 from keras_bandgnn.preprocessing.graph_layer import applied_layers, layer_for
 from keras_bandgnn.preprocessing.loading.loader import Loader
@@ -74,6 +75,11 @@ def labelled(
         y = rows_of("y", y, **options)
         sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, **options)
     names = getattr(task, "class_names", None)
+    node_set = getattr(task, "node_set", None)
+    if node_set is not None:
+        y = None if y is None else class_numbers(y, names)
+        y = _of_nodes("y", graphs, y, node_set)
+        sample_weight = _of_nodes(SAMPLE_WEIGHT, graphs, sample_weight, node_set)
     if y is not None:
         level = "graph" if task.output_level == "candidate" else task.output_level
         graphs = with_labels(graphs, class_numbers(y, names), level, order)
@@ -165,6 +171,42 @@ def _per_row(
             f"one array per graph, or one array. Received: shape {array.shape}."
         )
     return array if level == "node" or order is None else array[order]
+
+
+def _of_nodes(name: str, graphs: FlatGraphs, values: Any, node_set: str) -> Any:
+    """Return values of all nodes, from those of a node set; missing for the others.
+
+    Args:
+        name: Name of the argument, for errors.
+        graphs: n graphs.
+        values: A list of n arrays, or one array: a row for each row of the set.
+        node_set: The node set.
+    """
+    if values is None:
+        return None
+    check_node_set(graphs, node_set)
+    counts = np.diff(graphs.set_ptr[node_set])
+    nested = isinstance(values, list | tuple) and len(values) == len(graphs)
+    if nested and all(np.ndim(as_numpy(value)) for value in values):
+        parts = [_numbers(f"{name}[{i}]", value) for i, value in enumerate(values)]
+        for i, (part, count) in enumerate(zip(parts, counts.tolist(), strict=True)):
+            check_size(f"{name}[{i}]", part, count, f"{node_set!r} node", i)
+        array = np.concatenate(parts)
+    else:
+        array = _numbers(name, values)
+    if array.ndim == 0 or len(array) != counts.sum():
+        raise ValueError(
+            f"Expected `{name}` to have a row for each of {counts.sum()} nodes of "
+            f"{node_set!r}: a list of one array per graph, or one array. Received: "
+            f"shape {array.shape}."
+        )
+    here = graphs.node["set"] == [*graphs.sets].index(node_set)
+    rows = graphs.set_ptr[node_set][:-1].repeat(graphs.num_nodes)
+    rows = rows[here] + graphs.node["set_row"][here]
+    missing = 0 if name == SAMPLE_WEIGHT else -1 if array.dtype.kind == "i" else np.nan
+    out = np.full((len(here), *array.shape[1:]), missing, array.dtype)
+    out[here] = array[rows]
+    return out
 
 
 def _per_graph(name: str, graphs: FlatGraphs, values: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
+    set_rows,
 )
 from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
@@ -81,7 +82,10 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
             rows = inference.outputs(read_out)
         starts = part.node_ptr
         out += [rows[a:b] for a, b in zip(starts, starts[1:], strict=False)]
-    places = caller_rows(graphs, SimpleNamespace(parts=parts), "node")
+    loader = SimpleNamespace(parts=parts)
+    places = caller_rows(graphs, loader, "node")
+    if read_out is _head and task.node_set is not None:
+        places = set_rows(loader, task.node_set)
     return [
         scatter_to_caller_order(rows, *place)
         for rows, place in zip(out, places, strict=True)

@@ -18,11 +18,13 @@ from keras_bandgnn.models.inputs import (
     read_inputs,
 )
 from keras_bandgnn.models.labels import ClassLabels
+from keras_bandgnn.models.node_sets import check_node_set
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
+    set_rows,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +40,16 @@ class MaskedTask(Task):
 
     output_level = "node"
     sizes_batcher = True
+    # The node set whose nodes have labels and predictions; None for all nodes.
+    node_set: str | None = None
+
+    def check(self, loader: Loader) -> None:
+        """Raise a ValueError if the graphs do not fit the task."""
+        super().check(loader)
+        if self.node_set is None:
+            return
+        for part in loader.parts:
+            check_node_set(part, self.node_set)
 
     def fit(
         self,
@@ -179,7 +191,10 @@ class MaskedTask(Task):
         `FlatGraphs` are sorted by receiver. Over graph transformers rows of edges below
         the backbone's `target_type` are NaN, or left out for compiled graphs.
         """
-        places = list(caller_rows(graphs, loader, self.output_level))
+        if self.node_set is not None:
+            places = list(set_rows(loader, self.node_set))
+        else:
+            places = list(caller_rows(graphs, loader, self.output_level))
         return lambda graph, rows: scatter_to_caller_order(rows, *places[graph])
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:

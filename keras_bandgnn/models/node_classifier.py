@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import keras
 
+from keras_bandgnn.checks import optional, string
 from keras_bandgnn.models.classification_task import ClassificationTask
 from keras_bandgnn.models.masked_task import MaskedTask
 
@@ -29,6 +30,9 @@ class NodeClassifier(MaskedTask, ClassificationTask):
             and metrics per target; they are saved with the task.
         ordinal: Whether the classes are ordered, such as grades: the head then gives
             one score, which `CumulativeLink` turns into the logits of the classes.
+        node_set: Name of the node set whose nodes have classes, such as `"author"`; `y`
+            and predictions then have a row for each row of that set's table. None for
+            all nodes.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -69,6 +73,7 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,
+        node_set: str | None = None,
         **kwargs,
     ):
         super().__init__(
@@ -80,6 +85,7 @@ class NodeClassifier(MaskedTask, ClassificationTask):
             ordinal,
             **kwargs,
         )
+        self.node_set = optional(string, "node_set", node_set)
         # === Layers ===
         self.head = keras.layers.Dense(self.head_units, dtype="float32", name="head")
         self.build_and_compile()
@@ -98,6 +104,10 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         return (*input_shape["node"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
-        """Return the arguments of the head; `multi_label` only where it is true."""
+        """Return the arguments of the head; options only where they are set."""
         config = super().head_config()
-        return {**config, "multi_label": True} if self.multi_label else config
+        if self.multi_label:
+            config = {**config, "multi_label": True}
+        return (
+            config if self.node_set is None else {**config, "node_set": self.node_set}
+        )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import keras
 
+from keras_bandgnn.checks import optional, string
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer
 from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
@@ -27,6 +28,7 @@ class NodeRegressor(MaskedTask, RegressionTask):
             `fit`, to the nodes that are trained on.
         target_names: Names of the targets, by which `compile` takes losses, weights and
             metrics of their own; they are saved with the task.
+        node_set: See `NodeClassifier`.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -63,9 +65,11 @@ class NodeRegressor(MaskedTask, RegressionTask):
         *,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         target_names: Iterable[str] | None = None,
+        node_set: str | None = None,
         **kwargs,
     ):
         super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
+        self.node_set = optional(string, "node_set", node_set)
         # === Layers ===
         self.head = keras.layers.Dense(self.num_targets, dtype="float32", name="head")
         self.normalizer = as_normalizer(normalizer, "node")
@@ -75,6 +79,13 @@ class NodeRegressor(MaskedTask, RegressionTask):
         """Return predictions [G, N, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training))
         return self.denormalized(values, batch)
+
+    def head_config(self) -> dict:
+        """Return the arguments of the head; `node_set` only where it is set."""
+        config = super().head_config()
+        return (
+            config if self.node_set is None else {**config, "node_set": self.node_set}
+        )
 
     def compute_output_shape(self, input_shape):
         """Return [G, N, D]."""

@@ -9,6 +9,7 @@ from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.encoding.atoms_encoder import AtomsEncoder
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.networkx_encoder import NetworkXEncoder
+from keras_bandgnn.preprocessing.encoding.node_set_encoder import NodeSetEncoder
 from keras_bandgnn.preprocessing.encoding.pyg_encoder import PyGEncoder
 from keras_bandgnn.preprocessing.encoding.smiles_encoder import SmilesEncoder
 from keras_bandgnn.preprocessing.encoding.table_encoder import TableEncoder
@@ -56,6 +57,7 @@ __all__ = [
     "NegativeSampler",
     "NeighborSampler",
     "NetworkXEncoder",
+    "NodeSetEncoder",
     "NormalizeFeatures",
     "ProgramEncoder",
     "PyGEncoder",

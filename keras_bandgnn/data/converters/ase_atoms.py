@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from keras_bandgnn.checks import atomic_numbers, having, instance, one_of, refuse, shown
+from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
@@ -351,6 +352,7 @@ def to_ase(graph: Graph) -> Any:
     'HO'
     """
     instance("graph", graph, Graph, "a Graph")
+    refuse_sets(graph, "ASE")
     missing = {"atomic_number", "position"} - graph.node.keys()
     if missing:
         raise ValueError(

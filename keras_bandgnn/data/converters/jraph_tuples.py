@@ -13,6 +13,7 @@ from keras_bandgnn.arrays import (
 )
 from keras_bandgnn.checks import having
 from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
+from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
@@ -149,6 +150,7 @@ def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
     if isinstance(graphs, Graph):
         graphs = [graphs]
     flat = graphs if isinstance(graphs, FlatGraphs) else FlatGraphs.from_graphs(graphs)
+    refuse_sets(flat, "jraph")
     node, edge, context = dict(flat.node), dict(flat.edge), dict(flat.context)
     for level, features in (("node", node), ("edge", edge), ("context", context)):
         reserved = ("label", "edge_type") if level == "edge" else ("label",)

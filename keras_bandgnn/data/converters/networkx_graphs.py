@@ -12,6 +12,7 @@ from keras_bandgnn.data.converters.attributes import (
     label_level_of,
     refuse_names,
 )
+from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
@@ -237,6 +238,7 @@ def to_networkx(graph: Graph) -> Any:
     1
     """
     instance("graph", graph, Graph, "a Graph")
+    refuse_sets(graph, "networkx")
     for level, reserved in _RESERVED.items():
         refuse_names("networkx", level, getattr(graph, level), reserved)
     out = optional_import("networkx", "networkx").MultiDiGraph()

@@ -34,7 +34,7 @@ def from_sets(
             nodes, which then share one embedding (the feature `kind`, all 0).
         edges: (source set, relation, target set) -> the ends of its edges, int [2, E],
             numbers of nodes within their sets; or a dict with `edge_index` and
-            features of the edges, which are then the same in all edge sets.
+            features of the edges, which are 0 in edge sets that lack them.
         label: Node set -> labels of its nodes, [rows, ...], for one set. Nodes of the
             others have no label: -1 among classes, NaN among numbers.
         node: Feature that several sets share -> node set -> its rows, such as masks.
@@ -95,7 +95,7 @@ def from_sets(
         receivers=ends[1],
         edge_type=np.arange(len(keys)).repeat(num_edges),
         node=columns,
-        edge=_joined({key: parts[key][1] for key in keys}),
+        edge=_joined({key: parts[key] for key in keys}),
         context=context,
         label=targets,
         label_level="graph" if targets is None else "node",
@@ -172,19 +172,43 @@ def _edges(key: Any, value: Any, sizes: Mapping[str, int]) -> tuple:
     return ends, features
 
 
-def _joined(parts: Mapping[EdgeSet, Mapping[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the features of all edges."""
-    names = {key: sorted(features) for key, features in parts.items()}
-    if len({*map(tuple, names.values())}) > 1:
-        raise ValueError(
-            "Expected the same features in all edge sets, as they are one array. "
-            f"Received: {names}. Give the others zeros, or leave the feature out."
-        )
-    first = next(iter(names.values()), [])
+def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
+    """Return the features of all edges; 0 in edge sets that lack one."""
+    known: dict[str, np.ndarray] = {}
+    for key, (ends, features) in parts.items():
+        for name, rows in features.items():
+            if np.shape(rows)[:1] != ends.shape[1:]:
+                raise ValueError(
+                    f"Expected `edges[{key!r}][{name!r}]` to have {ends.shape[1]} rows, "
+                    f"one for each edge. Received: shape {np.shape(rows)}."
+                )
+            like = known.setdefault(name, np.asarray(rows)[:0])
+            if np.shape(rows)[1:] != like.shape[1:]:
+                raise ValueError(
+                    f"Expected `{name}` of edges with rows of shape {like.shape[1:]} "
+                    f"in all edge sets. Received: {np.shape(rows)[1:]} in {key}."
+                )
     return {
-        name: np.concatenate([np.asarray(p[name]) for p in parts.values()])
-        for name in first
+        name: np.concatenate(
+            [
+                np.asarray(
+                    features.get(name, np.zeros((ends.shape[1], *like.shape[1:]), "i1"))
+                )
+                for ends, features in parts.values()
+            ]
+        )
+        for name, like in known.items()
     }
+
+
+def refuse_sets(graph: Any, form: str) -> None:
+    """Raise a ValueError for a graph with node sets, which a form cannot hold."""
+    if graph.sets:
+        raise ValueError(
+            f"Expected a graph without node sets, as {form} has no tables for them. "
+            f"Received: the sets {[*graph.sets]}. Use keras_bandgnn.data.to_sets or "
+            "to_pyg."
+        )
 
 
 def edge_sets(graph: Graph) -> list[EdgeSet]:

@@ -14,6 +14,7 @@ from keras_bandgnn.arrays import (
 )
 from keras_bandgnn.checks import having
 from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
+from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
@@ -418,6 +419,7 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
     flat = graphs if isinstance(graphs, FlatGraphs) else None
     if flat is None:
         flat = FlatGraphs.from_graphs([graphs] if single else graphs)
+    refuse_sets(flat, "pandas")
     number = np.arange(len(flat))
     first = np.repeat(flat.node_ptr[:-1], flat.num_nodes)
     for level, reserved in _RESERVED.items():

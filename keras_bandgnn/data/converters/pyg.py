@@ -5,8 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import having, instance, one_of
+from keras_bandgnn.checks import having, instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
+from keras_bandgnn.data.converters.hetero_data import (
+    from_hetero_data,
+    is_hetero_data,
+    to_hetero_data,
+)
 from keras_bandgnn.graph import LABEL_LEVELS, Graph
 from keras_bandgnn.optional import optional_import
 
@@ -33,7 +38,10 @@ def from_pyg(
     float32. Text and other values are stored in `info`.
 
     Args:
-        data: One graph; heterogeneous data and batches are rejected.
+        data: One graph; batches are rejected. A `HeteroData` becomes a graph with node
+            sets, see `from_sets`: `y` of a set is its label, masks such as `train_mask`
+            are features of all nodes, and other tensors with a row for each node or
+            edge of a set are its features.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `y`. If omitted, it
             is the `label_level` that `to_pyg` writes, otherwise inferred from the
             number of rows. Required for other `y` of one row in a graph of one node,
@@ -51,6 +59,10 @@ def from_pyg(
     Graph(num_nodes=34, num_edges=156, node={x: [34, 34], ...)
     """
     having("data", data, "to_dict", "a Data of torch_geometric")
+    if is_hetero_data(data):
+        if label_level is not None or levels is not None:
+            refuse("label_level and levels", "None for a HeteroData", "values")
+        return from_hetero_data(data)
     values = pyg_values(data)
     attribute_levels = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
@@ -67,7 +79,7 @@ def pyg_values(data: Any) -> dict[str, Any]:
     if hasattr(data, "to_homogeneous") and hasattr(data, "metadata"):
         raise ValueError(
             "Expected a torch_geometric Data. Received: HeteroData. "
-            "Pass data.to_homogeneous(), which turns its relations into edge types."
+            "Convert it with keras_bandgnn.data.from_pyg."
         )
     attributes = data.to_dict()
     if "ptr" in attributes:
@@ -88,13 +100,14 @@ def pyg_values(data: Any) -> dict[str, Any]:
 
 
 def to_pyg(graph: Graph) -> Any:
-    """Convert a graph to a `torch_geometric.data.Data`.
+    """Convert a graph to a `torch_geometric.data.Data`, or `HeteroData`.
 
     Features keep their names, integers become int64. The label becomes `y`, and its
     level the text `label_level`. Labels of graphs and context features get a leading
-    axis of 1, along which torch_geometric batches.
-    Candidates become `candidate_index` and the slot `slot_index`, which torch_geometric
-    offsets in batches because of their names. Of `info`, only text is kept.
+    axis of 1, along which torch_geometric batches. A graph with node sets becomes a
+    `HeteroData`. Candidates become `candidate_index` and the slot `slot_index`, which
+    torch_geometric offsets in batches because of their names. Of `info`, only text is
+    kept.
 
     Needs `pip install torch_geometric`.
 
@@ -110,6 +123,8 @@ def to_pyg(graph: Graph) -> Any:
     Data(x=[2, 1], edge_index=[2, 1], num_nodes=2, edge_type=[1])
     """
     instance("graph", graph, Graph, "a Graph")
+    if graph.sets:
+        return to_hetero_data(graph)
     torch = optional_import("torch", "keras-bandgnn[torch]")
     package = optional_import("torch_geometric.data", "torch_geometric")
 

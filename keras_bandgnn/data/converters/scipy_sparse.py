@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import boolean, instance, one_of, optional, sequence, string
+from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.graph import Graph
 
 
@@ -110,6 +111,7 @@ def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> 
     import scipy.sparse
 
     instance("graph", graph, Graph, "a Graph")
+    refuse_sets(graph, "SciPy")
     optional(string, "weight", weight)
     boolean("by_type", by_type)
     values = graph.edge.get(weight or "weight")

@@ -13,6 +13,7 @@ from keras_bandgnn.data.converters.attributes import (
     is_mask,
     levels_of,
 )
+from keras_bandgnn.data.converters.hetero_data import is_hetero_data
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
@@ -77,7 +78,7 @@ class PyGEncoder(GraphEncoder):
         """Return whether an item is a `Data`, or a dict of the arrays of a graph."""
         if isinstance(item, Mapping):
             return "edge_index" in item or item.keys() >= _FIELDS
-        return hasattr(item, "edge_index") or hasattr(item, "to_homogeneous")
+        return hasattr(item, "edge_index") and not is_hetero_data(item)
 
     def _expected(self) -> str:
         return "a Data of torch_geometric, or a dict of the arrays of a graph"

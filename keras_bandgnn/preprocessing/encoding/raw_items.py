@@ -94,6 +94,8 @@ def _is_collection(data: Any) -> bool:
     if library in ("ase", "networkx", "rdkit"):
         return False
     if library == "torch_geometric":
+        if hasattr(data, "node_types"):
+            return False
         return not hasattr(data, "edge_index") or hasattr(data, "indices")
     return isinstance(data, Iterable) or (
         hasattr(data, "__len__") and hasattr(data, "__getitem__")

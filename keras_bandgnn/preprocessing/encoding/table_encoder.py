@@ -26,7 +26,7 @@ from keras_bandgnn.preprocessing.graph_layer import layers_from_config
 from keras_bandgnn.registration import class_entry
 
 # Names of the arrays of a graph, and of the parts of a batch.
-_OF_GRAPHS = {"edge_index", "senders", "node", "edge"}
+_OF_GRAPHS = {"edge_index", "senders", "node", "edge", "edges"}
 # Rows that are converted at once.
 _PIECE_ROWS = 512
 

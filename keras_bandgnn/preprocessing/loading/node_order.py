@@ -58,6 +58,27 @@ def _node_rows(graphs, loader: Loader, compiled: bool) -> Iterator:
             index += 1
 
 
+def set_rows(loader: Loader, name: str) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield where the nodes of each graph are in the table of a node set.
+
+    Args:
+        loader: The task's loader of the graphs.
+        name: The node set.
+
+    Yields:
+        For each graph int [n], the row of each of its nodes, -1 for those of other
+        sets, and the number of rows.
+    """
+    for part in loader.parts:
+        kind = [*part.sets].index(name)
+        rows = np.where(part.node["set"] == kind, part.node["set_row"], -1)
+        counts = np.diff(part.set_ptr[name])
+        for low, high, count in zip(
+            part.node_ptr[:-1], part.node_ptr[1:], counts, strict=True
+        ):
+            yield rows[low:high], int(count)
+
+
 def _edge_rows(graphs, loader: Loader, compiled: bool, nodes) -> Iterator:
     index = 0
     for part in loader.parts:

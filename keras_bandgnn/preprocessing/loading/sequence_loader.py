@@ -320,6 +320,7 @@ class SequenceComposer(Composer):
             label=graph.label[nodes],
             label_level="node",
             origin=nodes,
+            sets=graph.sets,
         )
 
     def _estimate(self) -> dict[str, int]:

@@ -1,0 +1,153 @@
+"""Conversion from and to `torch_geometric.data.HeteroData`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import having, instance, refuse
+from keras_bandgnn.data.converters.attributes import as_numpy, is_mask
+from keras_bandgnn.data.converters.node_sets import from_sets, to_sets
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
+
+
+def is_hetero_data(data: Any) -> bool:
+    """Return whether data is a `HeteroData`."""
+    return hasattr(data, "node_types") and hasattr(data, "edge_types")
+
+
+def set_arguments(data: Any) -> dict[str, Any]:
+    """Return the arguments of `from_sets` for a `HeteroData`.
+
+    `y` of a node set is its label, `y` of the whole the label of the graph, and masks
+    such as `train_mask` belong to all nodes; other tensors with a row for each node or
+    edge are features.
+
+    Raises:
+        ValueError: If a tensor has other rows, or several node sets have `y`.
+    """
+    having("data", data, "metadata", "a HeteroData of torch_geometric")
+    nodes: dict[str, Any] = {}
+    edges: dict[tuple, dict] = {}
+    masks: dict[str, dict] = {}
+    labels: dict[str, Any] = {}
+    for name in data.node_types:
+        values = _arrays(f"data[{name!r}]", data[name], data[name].num_nodes)
+        for key in [key for key, rows in values.items() if is_mask(key, rows)]:
+            masks.setdefault(key, {})[name] = values.pop(key).astype(np.int32)
+        if "y" in values:
+            labels[name] = values.pop("y")
+        nodes[name] = values or int(data[name].num_nodes)
+    if len(labels) > 1:
+        refuse("data", "`y` in one node set", sorted(labels))
+    for key in data.edge_types:
+        store = data[key]
+        if store.get("edge_index") is None:
+            refuse(f"data[{key!r}]", "an `edge_index`", sorted(store.keys()))
+        count = store.edge_index.shape[1]
+        ends = as_numpy(store.edge_index)
+        edges[tuple(key)] = {
+            "edge_index": ends,
+            **_arrays(f"data[{key!r}]", store, count, ("edge_index",)),
+        }
+    context, info = {}, {}
+    for key, value in data.to_dict().get("_global_store", {}).items():
+        array = as_numpy(value)
+        if isinstance(array, np.ndarray):
+            context[key] = array[0] if array.shape[:1] == (1,) else array
+        else:
+            info[key] = value
+    arguments = {"nodes": nodes, "edges": edges, "node": masks, "label": labels}
+    arguments |= {"context": context, "info": info}
+    return {key: value for key, value in arguments.items() if value or key == "edges"}
+
+
+def _arrays(what: str, store: Any, count: int, excluded=("num_nodes",)) -> dict:
+    """Return the tensors of a node or edge set, which have `count` rows."""
+    out = {}
+    for key, value in store.items():
+        array = as_numpy(value)
+        if key in excluded or not isinstance(array, np.ndarray):
+            continue
+        if array.shape[:1] != (count,):
+            raise ValueError(
+                f"Expected {what}.{key} to have {count} rows. Received: shape "
+                f"{array.shape}. Remove it: del {what}.{key}."
+            )
+        out[key] = array
+    return out
+
+
+def from_hetero_data(data: Any) -> Graph:
+    """Convert a `HeteroData` to a graph with node sets; see `set_arguments`."""
+    arguments = set_arguments(data)
+    context = arguments.get("context", {})
+    if "y" in context and "label" not in arguments:
+        graph = from_sets(**{**arguments, "context": {**context}})
+        label = context["y"]
+        rest = {key: value for key, value in graph.context.items() if key != "y"}
+        return graph.replace(context=rest, label=label, label_level="graph")
+    return from_sets(**arguments)
+
+
+def to_hetero_data(graph: Graph) -> Any:
+    """Convert a graph with node sets to a `HeteroData`.
+
+    Features keep their names, integers become int64. Labels of nodes become `y` of
+    their set, that of the graph `y` of the whole.
+
+    Args:
+        graph: A graph with node sets, such as those of `from_sets`.
+
+    Raises:
+        ValueError: If a feature is called `y` or `edge_index`.
+        ImportError: If torch_geometric is not installed.
+    """
+    instance("graph", graph, Graph, "a Graph")
+    torch = optional_import("torch", "keras-bandgnn[torch]")
+    package = optional_import("torch_geometric.data", "torch_geometric")
+    parts, data = to_sets(graph), package.HeteroData()
+
+    def store(place: Any, features: Mapping, dtypes: Mapping) -> None:
+        for name, array in features.items():
+            if name in place or name in ("y", "edge_index", "num_nodes"):
+                refuse(
+                    "graph", "features of other names than those of a HeteroData", name
+                )
+            place[name] = torch.tensor(array, dtype=dtypes[array.dtype.kind])
+
+    kinds = {"i": torch.int64, "f": torch.float32}
+    for name, table in parts["nodes"].items():
+        first = next(iter(table.values()))
+        if [*table] == ["kind"] and not first.any():
+            data[name].num_nodes = len(first)
+            continue
+        store(data[name], table, kinds)
+    for key, features in parts.get("node", {}).items():
+        for name, rows in features.items():
+            mask = is_mask(key, rows)
+            if mask and not rows.any():
+                # As of sets that have no such mask.
+                continue
+            store(
+                data[name],
+                {key: rows},
+                {**kinds, "i": torch.bool if mask else torch.int64},
+            )
+    for name, rows in parts.get("label", {}).items():
+        data[name].y = torch.tensor(rows, dtype=kinds[rows.dtype.kind])
+    for key, columns in parts["edges"].items():
+        columns = dict(columns)
+        data[key].edge_index = torch.tensor(
+            columns.pop("edge_index"), dtype=torch.int64
+        )
+        store(data[key], columns, kinds)
+    for key, value in graph.context.items():
+        data[key] = torch.tensor(value[None], dtype=kinds[value.dtype.kind])
+    if graph.label is not None and graph.label_level == "graph":
+        data.y = torch.tensor(graph.label[None], dtype=kinds[graph.label.dtype.kind])
+    for key, value in graph.info.items():
+        if isinstance(value, str):
+            data[key] = value
+    return data

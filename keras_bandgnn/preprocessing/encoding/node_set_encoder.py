@@ -1,0 +1,263 @@
+"""`NodeSetEncoder`: graphs of several node sets from tables, as graphs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import boolean, mapping, optional, refuse
+from keras_bandgnn.data.converters.attributes import as_numpy
+from keras_bandgnn.data.converters.hetero_data import is_hetero_data, set_arguments
+from keras_bandgnn.data.converters.node_sets import from_sets
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.host_keras import keras
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.encoding.raw_items import is_table
+from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    attribute_inputs,
+    checked_attributes,
+    encode_attribute,
+    is_missing,
+    learn_attributes,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class NodeSetEncoder(GraphEncoder):
+    """Converts graphs of several node sets, such as users and items.
+
+    An item is a `HeteroData` of torch_geometric, or a dict of the arguments of
+    `from_sets`, whose columns may also be strings, and whose tables may be data frames
+    of pandas. `adapt` learns the columns of each node set: strings, bools and whole
+    numbers of up to 1,000 values are categories, of which unknown and missing ones have
+    id 0; columns of other numbers get mean 0 and standard deviation 1, which is 0 where
+    they are missing; matrices stay as they are. Backbones read them with
+    `encoder.inputs()`, and the kind of an edge with `encoder.edge_inputs()`.
+
+    Args:
+        nodes: Node set -> column -> what `adapt` learnt of it; None to learn it.
+        edges: What `adapt` learnt of the columns of edges; None to learn it.
+        edge_sets: The edge sets of items; None to learn them.
+        reverse: Whether graphs also have the edges of each set in the other direction,
+            see `from_sets`.
+        on_error: See `GraphEncoder`.
+
+    Example:
+    >>> data = {
+    ...     "nodes": {"user": {"town": ["Bonn", "Ulm"]}, "item": {"price": [1.0, 3.0]}},
+    ...     "edges": {("user", "buys", "item"): [[0, 1], [0, 0]]},
+    ... }
+    >>> encoder = NodeSetEncoder().adapt([data])
+    >>> encoder.inputs()["sets"]["user"], encoder(data).sets["item"]["price"].tolist()
+    ({'town': {'ids': 3}}, [-1.0, 1.0])
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Mapping] | None = None,
+        edges: Mapping[str, Mapping] | None = None,
+        edge_sets: Sequence[Sequence[str]] | None = None,
+        reverse: bool = False,
+        on_error: str = "raise",
+        **kwargs,
+    ):
+        super().__init__(on_error, **kwargs)
+        nodes = optional(mapping, "nodes", nodes)
+        self.nodes = nodes and {
+            name: checked_attributes(f"nodes[{name!r}]", table)
+            for name, table in nodes.items()
+        }
+        self.edges = checked_attributes("edges", edges)
+        self.edge_sets = edge_sets and [tuple(key) for key in edge_sets]
+        self.reverse = boolean("reverse", reverse)
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is a `HeteroData`, or a dict of nodes and edges."""
+        if isinstance(item, Mapping):
+            return {"nodes", "edges"} <= item.keys()
+        return is_hetero_data(item)
+
+    def _expected(self) -> str:
+        return "a HeteroData of torch_geometric, or a dict with `nodes` and `edges`"
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the node sets, their columns and the edge sets are known."""
+        return None not in (self.nodes, self.edges, self.edge_sets)
+
+    @property
+    def num_edge_types(self) -> int:
+        """P, the number of edge sets, with those in the other direction."""
+        self.require_adapted()
+        return max(1, len(self.edge_sets) * (1 + self.reverse))
+
+    def learn(self, items: Iterable[Any]) -> None:
+        """Learn node sets, columns and edge sets; see `GraphEncoder.adapt`."""
+        items = [_arguments(item) for item in items if self.accepts(item)]
+        if not items:
+            refuse("items", f"graphs, each {self._expected()}", items)
+        if self.nodes is None:
+            tables: dict[str, dict[str, list]] = {}
+            for item in items:
+                for name, columns in item["nodes"].items():
+                    parts = tables.setdefault(name, {})
+                    for key, values in columns.items():
+                        parts.setdefault(key, []).append(values)
+            self.nodes = {name: _learnt(name, tables[name]) for name in sorted(tables)}
+        keys = {key for item in items for key in item["edges"]}
+        if self.edge_sets is None:
+            self.edge_sets = sorted(keys)
+        if self.edges is None:
+            columns: dict[str, list] = {}
+            for item in items:
+                for part in item["edges"].values():
+                    for key, values in part.items():
+                        if key != "edge_index":
+                            columns.setdefault(key, []).append(values)
+            self.edges = _learnt("edges", columns)
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert a graph; see `GraphEncoder`."""
+        item = _arguments(item)
+        _refuse_others("node sets", item["nodes"], self.nodes)
+        _refuse_others("edge sets", item["edges"], self.edge_sets)
+        nodes = {
+            name: _encoded(name, spec, item["nodes"].get(name))
+            for name, spec in self.nodes.items()
+        }
+        empty = {"edge_index": np.zeros((2, 0), np.int32)}
+        edges = {}
+        for key in self.edge_sets:
+            columns = item["edges"].get(key, empty)
+            present = {k: s for k, s in self.edges.items() if k in columns}
+            edges[key] = {
+                "edge_index": columns["edge_index"],
+                **{k: _column("edges", k, s, columns[k]) for k, s in present.items()},
+            }
+            for name, spec in self.edges.items():
+                # Of edge sets that lack the column.
+                count = np.shape(columns["edge_index"])[1]
+                kind = np.int32 if "category" in spec else np.float32
+                shape = (count, *spec.get("number", ()))
+                edges[key].setdefault(name, np.zeros(shape, kind))
+        return from_sets(
+            **{**item, "nodes": nodes, "edges": edges, "reverse": self.reverse}
+        )
+
+    def content(self, item: Any) -> bytes:
+        """Return names, kinds and bytes of all columns."""
+        if not self.accepts(item):
+            return repr(item).encode()
+        parts: list[bytes] = []
+
+        def add(path: tuple, value: Any) -> None:
+            if isinstance(value, Mapping):
+                for key in sorted(value, key=str):
+                    add((*path, key), value[key])
+                return
+            array = np.asarray(value)
+            text = repr(value) if array.dtype.kind == "O" else array.dtype.str
+            parts.append(repr((path, array.shape, text)).encode())
+            parts.append(b"" if array.dtype.kind == "O" else array.tobytes())
+
+        add((), _arguments(item))
+        return b"\0".join(parts)
+
+    def inputs(self) -> dict[str, dict]:
+        """Return the `inputs` of a backbone: those of each node set."""
+        self.require_adapted()
+        return {
+            "sets": {
+                name: attribute_inputs(spec) or {"kind": {"ids": 1}}
+                for name, spec in self.nodes.items()
+            }
+        }
+
+    def edge_inputs(self) -> dict[str, dict] | None:
+        """Return the `edge_inputs` of a backbone: the edge set, and columns."""
+        self.require_adapted()
+        return {"type": {"ids": self.num_edge_types}, **attribute_inputs(self.edges)}
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor, with the results of `adapt`."""
+        config = {
+            "nodes": self.nodes,
+            "edges": self.edges,
+            "edge_sets": self.edge_sets and [list(key) for key in self.edge_sets],
+            "reverse": self.reverse,
+        }
+        return {**super().get_config(), **config}
+
+
+def _arguments(item: Any) -> dict[str, Any]:
+    """Return the arguments of `from_sets`, with dicts of columns."""
+    item = set_arguments(item) if is_hetero_data(item) else dict(item)
+    if "reverse" in item:
+        refuse("item", "`reverse` as an argument of NodeSetEncoder", item["reverse"])
+    nodes = {name: _columns(table) for name, table in item["nodes"].items()}
+    edges = {
+        key: dict(part) if isinstance(part, Mapping) else {"edge_index": as_numpy(part)}
+        for key, part in item["edges"].items()
+    }
+    return {**item, "nodes": nodes, "edges": edges}
+
+
+def _columns(table: Any) -> dict[str, Any]:
+    if is_table(table):
+        return {str(name): table[name].tolist() for name in table.columns}
+    if isinstance(table, int | np.integer):
+        return {"kind": np.zeros(int(table), np.int32)}
+    return {name: as_numpy(values) for name, values in dict(table).items()}
+
+
+def _learnt(name: str, columns: Mapping[str, list]) -> dict[str, dict]:
+    """Return what is learnt of the columns of a set, from the parts of each."""
+    out: dict[str, dict] = {}
+    for key, parts in columns.items():
+        arrays = all(isinstance(part, np.ndarray) for part in parts)
+        if arrays and parts[0].ndim > 1:
+            out[key] = {"number": list(parts[0].shape[1:])}
+            continue
+        values = [v for p in parts for v in (p.tolist() if arrays else p)]
+        out |= learn_attributes(name, {key: values}, {}, standardize=True)
+    return out
+
+
+def _encoded(name: str, spec: Mapping[str, Mapping], table: Any) -> dict[str, Any]:
+    """Return the features of a node set."""
+    table = table if table is not None else dict.fromkeys(spec, [])
+    lacking = sorted(set(spec) - set(table))
+    if lacking:
+        raise ValueError(
+            f"Expected the columns {sorted(spec)} of node set {name!r}, as in "
+            f"training. Received: {sorted(table)}; {lacking} are missing."
+        )
+    columns = {key: _column(name, key, spec[key], table[key]) for key in spec}
+    if columns:
+        return columns
+    # Only empty columns: the set has one embedding.
+    count = max((len(values) for values in table.values()), default=0)
+    return {"kind": np.zeros(count, np.int32)}
+
+
+def _column(what: str, name: str, spec: Mapping, values: Any) -> np.ndarray:
+    """Return a column as ids or numbers; missing numbers of a column are the mean."""
+    if "number" in spec and spec["number"]:
+        rows = np.asarray(values, np.float32)
+        return rows.reshape(len(values), *spec["number"])
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if "mean" in spec:
+        mean = spec["mean"][0]
+        values = [mean if is_missing(value) else value for value in values]
+    return encode_attribute(what, name, spec, values)
+
+
+def _refuse_others(what: str, received: Iterable, expected: Iterable) -> None:
+    others = sorted(set(received) - set(expected))
+    if others:
+        raise ValueError(
+            f"Expected {what} of the training data, {sorted(expected)}. Received: "
+            f"{others}, too. Leave them out, or adapt the encoder anew."
+        )
