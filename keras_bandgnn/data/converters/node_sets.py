@@ -179,8 +179,8 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
         for name, rows in features.items():
             if np.shape(rows)[:1] != ends.shape[1:]:
                 raise ValueError(
-                    f"Expected `edges[{key!r}][{name!r}]` to have {ends.shape[1]} rows, "
-                    f"one for each edge. Received: shape {np.shape(rows)}."
+                    f"Expected `edges[{key!r}][{name!r}]` to have {ends.shape[1]} "
+                    f"rows, one for each edge. Received: shape {np.shape(rows)}."
                 )
             like = known.setdefault(name, np.asarray(rows)[:0])
             if np.shape(rows)[1:] != like.shape[1:]:
