@@ -114,18 +114,19 @@ The rest numbers nodes in the order of the blocks.
 graph, whose rows come in the order in which they were found: first the nodes to train
 on, then those at a distance of one edge, and so on.
 
-| part                        | shape         | meaning                          |
-|-----------------------------|---------------|----------------------------------|
-| `x["read"]["mask"]`         | [G, R] bool   | whether labels of a row count    |
-| `x["read"]["weight"]`       | [G, R]        | factor of losses, if any         |
-| `x["read"]["count"]`        | [G, C]        | mean number of labels, if known  |
-| `x["read"]["total"]`        | [G, C]        | mean sum of their weights        |
-| `x["sampled"]["degree"]`    | [G, N]        | edges into the node in the graph |
-| `x["sampled"]["loops"]`     | [G, N]        | those from the node to itself    |
-| `x["sampled"]["weight"]`    | [G, E]        | factor for unbiased sums, if any |
-| `x["hops"][l]["node_mask"]` | [G, N_l] bool | real rows after layer "0", ...   |
-| `x["hops"][l]["edge_mask"]` | [G, E_l] bool | real edges that layer l reads    |
-| `x["hops"][l]["plan"]`      | a dict        | arrays of a primitive            |
+| part                          | shape         | meaning                          |
+|-------------------------------|---------------|----------------------------------|
+| `x["read"]["mask"]`           | [G, R] bool   | whether labels of a row count    |
+| `x["read"]["weight"]`         | [G, R]        | factor of losses, if any         |
+| `x["read"]["count"]`          | [G, C]        | mean number of labels, if known  |
+| `x["read"]["total"]`          | [G, C]        | mean sum of their weights        |
+| `x["sampled"]["degree"]`      | [G, N]        | edges into the node in the graph |
+| `x["sampled"]["loops"]`       | [G, N]        | those from the node to itself    |
+| `x["sampled"]["weight"]`      | [G, E]        | factor for unbiased sums, if any |
+| `x["sampled"]["type_degree"]` | [G, N, P]     | edges into it per type, if used  |
+| `x["hops"][l]["node_mask"]`   | [G, N_l] bool | real rows after layer "0", ...   |
+| `x["hops"][l]["edge_mask"]`   | [G, E_l] bool | real edges that layer l reads    |
+| `x["hops"][l]["plan"]`        | a dict        | arrays of a primitive            |
 
 Subgraphs that stand for themselves (`ClusterSampler`) have no `"sampled"`. `"hops"`
 stands for `"plan"` where layers are trimmed: layer l reads the first E_l edges and

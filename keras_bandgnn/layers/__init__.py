@@ -41,6 +41,7 @@ from keras_bandgnn.layers.painn_message import PaiNNMessage
 from keras_bandgnn.layers.painn_update import PaiNNUpdate
 from keras_bandgnn.layers.pna_convolution import PNAConvolution
 from keras_bandgnn.layers.readout_head import ReadoutHead
+from keras_bandgnn.layers.rgcn_convolution import RGCNConvolution
 from keras_bandgnn.layers.sage_convolution import SAGEConvolution
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.layers.sign_net import SignNet
@@ -53,6 +54,7 @@ GATConv = GraphAttention
 GATv2Conv = GraphAttentionV2
 GINConv = GINEConv = GINConvolution
 PNAConv = PNAConvolution
+RGCNConv = RGCNConvolution
 ResGatedGraphConv = GatedGraphConvolution
 SAGEConv = SAGEConvolution
 GraphNorm = GraphNormalization
@@ -88,6 +90,7 @@ __all__ = [
     "PaiNNMessage",
     "PaiNNUpdate",
     "PairNormalization",
+    "RGCNConvolution",
     "ReadoutHead",
     "SAGEConvolution",
     "SchNetInteraction",

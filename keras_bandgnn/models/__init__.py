@@ -24,6 +24,7 @@ from keras_bandgnn.models.message_passing import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
 from keras_bandgnn.models.message_passing import PNABackbone as PNABackbone
+from keras_bandgnn.models.message_passing import RGCNBackbone as RGCNBackbone
 from keras_bandgnn.models.message_passing import SAGEBackbone as SAGEBackbone
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
@@ -65,6 +66,7 @@ __all__ = [
     "NodeSelector",
     "PNABackbone",
     "PaiNNBackbone",
+    "RGCNBackbone",
     "SAGEBackbone",
     "SchNetBackbone",
     "Task",

@@ -56,6 +56,9 @@ class Backbone(keras.Model):
     # Whether the number of messages matters, because they are summed or compete with
     # the node itself in a softmax: messages of sampled edges then need weights.
     sums_messages = False
+    # Whether sums are divided by the number of edges of their type: sampled batches
+    # then have it for the whole graph, `x["sampled"]["type_degree"]`.
+    means_by_type = False
     # Whether messages are weighted by `explained(batch, "edge")`, as in all layers of
     # the library. Otherwise `explain` explains features only.
     weighs_edges = False
@@ -197,8 +200,9 @@ class Backbone(keras.Model):
         if not self._reads_weights():
             raise ValueError(
                 "Expected a backbone whose messages have the weights of edges: "
-                "GCNBackbone, GGNNBackbone, GINEBackbone, SAGEBackbone with "
-                "reduce='mean' or 'sum', or GPSBackbone with local='gine' or 'sage'. "
+                "GCNBackbone, GGNNBackbone, GINEBackbone, RGCNBackbone, SAGEBackbone "
+                "with reduce='mean' or 'sum', or GPSBackbone with local='gine' or "
+                "'sage'. "
                 f"Received: {type(self).__name__} with edge_weight={edge_weight!r}, "
                 "which would change nothing. Leave `edge_weight` out of the "
                 "preprocessor, or set `uses_edge_weight = True` in your own class if "

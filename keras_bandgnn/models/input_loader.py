@@ -91,6 +91,7 @@ def _sample_loader(task, inputs: Inputs, sampler, shuffle: bool, seed: int) -> L
         sampler,
         trimmed=sampler.of_neighbours and backbone.trims_hops,
         rescale=sampler.rescales(backbone.sums_messages),
+        type_degrees=backbone.means_by_type,
         shuffle=shuffle,
         seed=seed,
         num_edge_types=backbone.num_edge_types,

@@ -149,6 +149,30 @@ class PlanPart:
         counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
         return ops.sum(counts, axis=-1)
 
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+        """Count each receiver's edges per type, float32 [G, N, P].
+
+        Args:
+            arrays: Result of `pack`, with axis 0 = G.
+            num_nodes: N.
+            num_types: P.
+        """
+        return per_receiver(arrays, arrays["mask"], num_nodes, num_types)
+
+    def weigh(self, arrays: dict, factor) -> dict:
+        """Multiply the weights of edges by a factor of their receiver and type.
+
+        Args:
+            arrays: Result of `pack`, with axis 0 = G.
+            factor: float32 [G, N, P].
+
+        Returns:
+            The argument of `prepare`.
+        """
+        weight = ops.cast(arrays.get("weight", arrays["mask"]), "float32")
+        factor = of_pairs(factor, arrays["receiver"], arrays["type"])
+        return {**arrays, "weight": weight * factor}
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PlanPart) and self.key() == other.key()
 
@@ -210,6 +234,9 @@ class Primitive(PlanPart):
     | `degree`         | device | edges per receiver and type; by default from         |
     |                  |        | `receiver`, `type` and `mask` of `prepare`'s result  |
     | `count`          | device | edges per receiver, likewise                         |
+    | `type_count`     | device | edges per receiver and type; by default from         |
+    |                  |        | `receiver`, `type` and `mask` of `pack`'s result     |
+    | `weigh`          | device | arrays with other weights; by default from the same  |
     | `cost`           | host   | seconds per step, for `plan="auto"`                  |
     | `candidates`     | host   | instances that `plan="auto"` tries; none by default  |
 
@@ -274,6 +301,28 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
         (ops.shape(receiver)[0], num_nodes, num_types),
     )
     return ops.cast(total, "float32")
+
+
+def of_pairs(values, receiver, kind):
+    """Return the values of pairs of receiver and type, such as those of edges.
+
+    Args:
+        values: float32 [G, N, P].
+        receiver: int32 [G, E] in [0, N]; N is padding.
+        kind: int32 [G, E], types.
+
+    Returns:
+        float32 [G, E]; 0 for padding.
+    """
+    _, num_nodes, num_types = ops.shape(values)
+    values = ops.pad(values, ((0, 0), (0, 1), (0, 0)))
+    values = ops.reshape(values, (-1, (num_nodes + 1) * num_types))
+    return graph_ops.batched_gather(values, receiver * num_types + kind)
+
+
+def times(weight, factor):
+    """Return weights of edges times a factor, float32 [G, E]; weights of None are 1."""
+    return factor if weight is None else ops.cast(weight, "float32") * factor
 
 
 # Lookup of classes by plan keys and resource names. Only this code composes and parses

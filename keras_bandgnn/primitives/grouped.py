@@ -6,7 +6,13 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops import CSR, RowIndex
-from keras_bandgnn.primitives.base import Load, Primitive, per_receiver
+from keras_bandgnn.primitives.base import (
+    Load,
+    Primitive,
+    of_pairs,
+    per_receiver,
+    times,
+)
 from keras_bandgnn.primitives.csr import (
     back_arrays,
     csr_pair,
@@ -253,6 +259,55 @@ class Grouped(Primitive):
             return counts
         rows = ops.expand_dims(counts, -1)
         return graph_ops.sparse_matmul(prepared["out"], rows)[..., 0]
+
+    def _kind(self, arrays: dict, row):
+        """Return the type of some rows, int32 [G, E]."""
+        group = ops.minimum(row // self.group_size, ops.shape(arrays["type"])[1] - 1)
+        return ops.take_along_axis(arrays["type"], group, axis=1)
+
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+        """Count each receiver's edges per type, float32 [G, N, P]."""
+        counts = ops.ones(ops.shape(arrays["row"]), "int32")
+        if self.first == "transform":
+            receiver, kind = arrays["receiver"], self._kind(arrays, arrays["row"])
+        else:
+            receiver, kind = self._row_pairs(arrays)
+            counts = graph_ops.batched_segment_sum(
+                counts, arrays["row"], ops.shape(receiver)[1], is_sorted=True
+            )
+        ends = {"receiver": receiver, "type": kind}
+        # Padding belongs to a node behind the last one.
+        return per_receiver(ends, counts, num_nodes + 1, num_types)[:, :num_nodes]
+
+    def weigh(self, arrays: dict, factor) -> dict:
+        """Multiply the weights of edges by a factor of their receiver and type."""
+        # The degrees of the host do not have it.
+        weighed = {name: array for name, array in arrays.items() if name != "degree"}
+        if self.first == "transform":
+
+            def of_edge(receiver, row):
+                return of_pairs(factor, receiver, self._kind(arrays, row))
+
+            names = ("receiver", "row"), ("back_column", "back_row")
+        else:
+            of_row = of_pairs(factor, *self._row_pairs(arrays))
+            of_row = ops.pad(of_row, ((0, 0), (0, 1)))
+
+            def of_edge(row):
+                return graph_ops.batched_gather(of_row, row)
+
+            names = ("row",), ("back_column",)
+        for weight, ends in zip(("weight", "back_weight"), names, strict=True):
+            if ends[0] in arrays:
+                factors = of_edge(*(arrays[name] for name in ends))
+                weighed[weight] = times(arrays.get(weight), factors)
+        return weighed
+
+    def _row_pairs(self, arrays: dict) -> tuple:
+        """Return the node and the type of all rows, int32 [G, rows]."""
+        groups, count, size = ops.shape(arrays["node"])
+        node = ops.reshape(arrays["node"], (groups, count * size))
+        return node, ops.repeat(arrays["type"], size, axis=1)
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 without messages."""

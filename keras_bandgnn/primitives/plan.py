@@ -357,6 +357,32 @@ def prepare(
     return prepared
 
 
+def mean_by_type(plan: Mapping, num_nodes: int, num_types: int, count=None) -> dict:
+    """Weigh edges so that sums under a plan are sums of the means of each type.
+
+    A message of type p into node n gets the factor 1 / count[n, p].
+
+    Args:
+        plan: `x["plan"]`.
+        num_nodes: N.
+        num_types: P.
+        count: float32 [G, N, P]; by default the edges of the plan per receiver and
+            type, whatever their weights.
+
+    Returns:
+        The argument of `prepare`.
+    """
+    parts = {key: primitive_of(key) for key in plan}
+    if count is None:
+        count = sum(
+            part.type_count(plan[key], num_nodes, num_types)
+            for key, part in parts.items()
+        )
+    some = count > 0
+    factor = ops.where(some, 1.0 / ops.where(some, count, 1.0), 0.0)
+    return {key: part.weigh(plan[key], factor) for key, part in parts.items()}
+
+
 def is_scheduled(plan: Mapping) -> bool:
     """Return whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
     return step_key(0) in plan

@@ -6,7 +6,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops import CSR
 from keras_bandgnn.ops.sequence import sequence_axis
-from keras_bandgnn.primitives.base import Load, Primitive
+from keras_bandgnn.primitives.base import Load, Primitive, of_pairs, times
 from keras_bandgnn.primitives.csr import back_arrays, csr_pair, row_counts, row_sums
 from keras_bandgnn.primitives.edges import Edges
 
@@ -73,6 +73,29 @@ class Segment(Primitive):
     def count(self, prepared: dict, num_nodes: int, num_types: int):
         """Count the edges per receiver, [G, N]."""
         return row_counts(prepared["matrix"].forward.pointer[:, ::num_types])
+
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+        """Count the edges per receiver and type, [G, N, P]."""
+        num_rows = num_nodes * num_types
+        if "pointer" in arrays:
+            counts = row_counts(arrays["pointer"])
+        else:
+            row = arrays["receiver"] * num_types + arrays["type"]
+            ones = ops.ones(ops.shape(row), "int32")
+            counts = graph_ops.batched_segment_sum(ones, row, num_rows, is_sorted=True)
+        counts = ops.reshape(counts, (-1, num_nodes, num_types))
+        return ops.cast(counts, "float32")
+
+    def weigh(self, arrays: dict, factor) -> dict:
+        """Multiply the weights of edges by a factor of their receiver and type."""
+        of_edge = of_pairs(factor, arrays["receiver"], arrays["type"])
+        weights = {"weight": times(arrays.get("weight"), of_edge)}
+        if "back_row" in arrays:
+            _, num_nodes, num_types = ops.shape(factor)
+            of_row = ops.reshape(factor, (-1, num_nodes * num_types))
+            of_edge = graph_ops.batched_gather(of_row, arrays["back_column"])
+            weights["back_weight"] = times(arrays.get("back_weight"), of_edge)
+        return {**arrays, **weights}
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Return the maximum message per receiver and unit, [G, N, U]; 0 if none."""

@@ -49,6 +49,31 @@ def graph_convolution(graph, states, weights, edge_weight=None) -> np.ndarray:
     return matrix @ states + weights["bias"]
 
 
+def rgcn_convolution(
+    graph, states, weights, aggregate="mean", edge_weight=None
+) -> np.ndarray:
+    """H W_own + b and, of each type of edge, the mean or sum of messages H W_p."""
+    out = states @ weights["own/kernel"] + weights.get("own/bias", 0.0)
+    if "bases" in weights:
+        kernels = np.einsum("pb,bhu->phu", weights["coefficients"], weights["bases"])
+    elif "blocks" in weights:
+        types, count, height, width = weights["blocks"].shape
+        kernels = np.zeros((types, count * height, count * width))
+        for kind, block in np.ndindex(types, count):
+            rows = slice(block * height, (block + 1) * height)
+            columns = slice(block * width, (block + 1) * width)
+            kernels[kind, rows, columns] = weights["blocks"][kind, block]
+    else:
+        kernels = weights["kernel"]
+    for node, kind in np.ndindex(graph.num_nodes, len(kernels)):
+        edges = (graph.receivers == node) & (graph.edge_type == kind)
+        for edge in np.flatnonzero(edges):
+            weight = 1.0 if edge_weight is None else edge_weight[edge]
+            weight = weight / edges.sum() if aggregate == "mean" else weight
+            out[node] += weight * states[graph.senders[edge]] @ kernels[kind]
+    return out
+
+
 def graph_attention(graph, states, weights, slope=0.2) -> np.ndarray:
     """Attention of each node over its senders and itself, head by head."""
     heads, width = weights["sender_kernel"].shape

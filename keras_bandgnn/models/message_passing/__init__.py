@@ -18,6 +18,9 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 from keras_bandgnn.models.message_passing.pna_backbone import (
     PNABackbone as PNABackbone,
 )
+from keras_bandgnn.models.message_passing.rgcn_backbone import (
+    RGCNBackbone as RGCNBackbone,
+)
 from keras_bandgnn.models.message_passing.sage_backbone import (
     SAGEBackbone as SAGEBackbone,
 )
@@ -29,5 +32,6 @@ __all__ = [
     "GatedGCNBackbone",
     "MessagePassingBackbone",
     "PNABackbone",
+    "RGCNBackbone",
     "SAGEBackbone",
 ]

@@ -45,6 +45,7 @@ def SampleLoader(
     num_hosts: int = 1,
     features: Mapping[str, Sequence[str]] | None = None,
     classes: bool = True,
+    type_degrees: bool = False,
 ) -> Loader:
     """Batches that a `Sampler` cuts from a large graph, as `fit(sampler=)` uses them.
 
@@ -77,6 +78,8 @@ def SampleLoader(
         features: Names of the features that batches have, of `"node"` and `"edge"`; by
             default all of them.
         classes: Whether labels [N] of -1 are unknown classes; otherwise numbers.
+        type_degrees: Whether batches have the edges into each node per type, if there
+            are several types, for means over the edges of a type.
 
     Returns:
         A `Loader`, whose `sampler` is this one.
@@ -104,6 +107,7 @@ def SampleLoader(
     boolean("trimmed", trimmed)
     boolean("rescale", rescale)
     boolean("classes", classes)
+    boolean("type_degrees", type_degrees)
     optional(positive_int, "num_edge_types", num_edge_types, 0)
     parts = merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph))
     typed, num_edge_types = with_edge_types(parts, num_edge_types)
@@ -122,7 +126,14 @@ def SampleLoader(
             f"{graph.num_nodes} nodes has a known label. Check the mask."
         )
     assembler = SampleAssembler(
-        graph, sampler, num_edge_types, trimmed, rescale, targets, features
+        graph,
+        sampler,
+        num_edge_types,
+        trimmed,
+        rescale,
+        targets,
+        features,
+        type_degrees,
     )
     composer = SampleComposer(
         items, assembler, options["seed"], shuffle, replicas, num_hosts

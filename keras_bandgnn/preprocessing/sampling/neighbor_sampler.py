@@ -325,6 +325,12 @@ class NeighborSampler(Sampler):
             loops, minlength=count
         )
 
+    def type_degrees(self, graph: SampledGraph, num_types: int) -> np.ndarray:
+        """Return edges into each node per type with weights above 0, [N, P]."""
+        if self.edge_weight is None:
+            return graph.type_degrees(num_types)
+        return graph.type_degrees(num_types, self._weights(graph) > 0)
+
     def label_weight(self, graph: SampledGraph, groups: int) -> float:
         """Return the chance of a label: each comes once per epoch."""
         del graph

@@ -65,6 +65,7 @@ class SampleAssembler(BatchAssembler):
         targets: bool [N], nodes whose labels count.
         features: Names of the features that batches have, of "node" and "edge"; by
             default all of them.
+        type_degrees: Whether batches have the edges into each node per type, if P > 1.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class SampleAssembler(BatchAssembler):
         rescale: bool,
         targets: np.ndarray,
         features: Mapping[str, Sequence[str]] | None = None,
+        type_degrees: bool = False,
     ):
         self.graph = graph
         self.sampler = sampler
@@ -95,6 +97,9 @@ class SampleAssembler(BatchAssembler):
         if sampler.of_whole_graph:
             degree, loops = (v.astype(np.float32) for v in sampler.degrees(graph))
             self._degrees = {"degree": degree, "loops": loops}
+            if type_degrees and num_types > 1:
+                counts = sampler.type_degrees(graph, num_types)
+                self._degrees["type_degree"] = counts.astype(np.float32)
         flat = graph.flat
         names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
         self.node, self.edge = (

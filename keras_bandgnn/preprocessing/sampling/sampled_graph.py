@@ -114,6 +114,18 @@ class SampledGraph:
                 self._typed = order, np.concatenate([[0], np.cumsum(counts)]), num_types
         return self._typed
 
+    def type_degrees(self, num_types: int, some=slice(None)) -> np.ndarray:
+        """Return the edges into each node per type, int64 [N, P].
+
+        Args:
+            num_types: P.
+            some: The edges that count, bool [E] or a slice.
+        """
+        key = self._receivers[some].astype(np.int64) * num_types
+        key += np.asarray(self.flat.edge_type)[some]
+        counts = np.bincount(key, minlength=self.num_nodes * num_types)
+        return counts.reshape(-1, num_types)
+
     def edges_into(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all edges into some nodes, and how many go into each."""
         first = self.pointer[nodes]

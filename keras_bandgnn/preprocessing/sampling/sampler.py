@@ -109,6 +109,15 @@ class Sampler:
         """
         return graph.degree, graph.loops
 
+    def type_degrees(self, graph: SampledGraph, num_types: int) -> np.ndarray:
+        """Return the edges into each node per type that messages stand for, [N, P].
+
+        Args:
+            graph: The graph.
+            num_types: P.
+        """
+        return graph.type_degrees(num_types)
+
     def label_weight(self, graph: SampledGraph, groups: int) -> float | None:
         """Return the weight of a label in a subgraph, in the mean over subgraphs.
 
