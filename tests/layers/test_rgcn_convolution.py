@@ -9,7 +9,12 @@ from keras_bandgnn import Graph
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers import RGCNConv, RGCNConvolution
 from keras_bandgnn.models import RGCNBackbone
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLoader,
+    NeighborSampler,
+    SampleLoader,
+)
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,
@@ -226,6 +231,47 @@ def test_dropped_edges_do_not_count():
     )
     x = batch_of([graph], Plan(Banded(2, "band"), rest="drop"))
     check(layer_of(), x, [fewer])
+
+
+SAMPLERS = {
+    "uniform": lambda: NeighborSampler([2], 13),
+    "by type": lambda: NeighborSampler([{0: 1, 1: 2, 2: 1}], 13),
+    "by weight": lambda: NeighborSampler([3], 13, replace=True, edge_weight="p"),
+}
+
+
+@pytest.mark.release(elsewhere=True)
+@pytest.mark.parametrize(
+    ("name", "types"), [*((name, TYPES) for name in SAMPLERS), ("uniform", 1)]
+)
+def test_means_of_sampled_neighbours_are_unbiased(name, types):
+    graph = graphs_of(3, types=types)[2]
+    numbers = np.arange(graph.num_nodes)
+    chance = np.arange(graph.num_edges) % 4
+    graph = graph.replace(
+        node={**graph.node, "number": numbers}, edge={"p": chance.astype("float32")}
+    )
+    layer, sampler = layer_of(types), SAMPLERS[name]()
+    options = {"num_edge_types": types, "type_degrees": True}
+    loader = SampleLoader(graph, sampler, rescale=True, **options)
+    assert ("type_degree" in loader[0][0]["sampled"]) == (types > 1)
+    draws = []
+    for epoch in range(400):
+        x = loader.build(0, epoch)[0]
+        out = numpy(layer(x["node"]["h"], x))[0, : graph.num_nodes]
+        draws.append(np.zeros_like(out))
+        draws[-1][np.asarray(x["node"]["number"])[0, : graph.num_nodes]] = out
+    counted = chance > 0 if name == "by weight" else np.ones(graph.num_edges, bool)
+    graph = graph.replace(
+        senders=graph.senders[counted],
+        receivers=graph.receivers[counted],
+        edge_type=graph.edge_type[counted],
+        edge={},
+    )
+    whole = rgcn_convolution(graph, graph.node["h"], weights_of(layer))
+    error = np.std(draws, axis=0) / np.sqrt(len(draws))
+    assert error.max() > 0.01
+    assert (np.abs(np.mean(draws, axis=0) - whole) < 5 * error + 1e-4).all()
 
 
 def test_prepared_batches_give_the_same():

@@ -32,12 +32,18 @@ CASES = {
         for local in ("gine", "gatedgcn", "gatv2", "sage", "pna")
         for edges in (None, EDGES)
     },
+    **{
+        f"RGCNBackbone, {aggregate}": _with_option(
+            kb.models.RGCNBackbone, aggregate=aggregate
+        )
+        for aggregate in ("mean", "sum")
+    },
     "GPSBackbone, None": _with_option(kb.models.GPSBackbone, local=None, num_heads=2),
     "GGNNBackbone, edges, remat": lambda: kb.models.GGNNBackbone(
         INPUTS, 8, 2, num_edge_types=1, edge_inputs=EDGES, remat=True
     ),
 }
-USES = ("GCN", "GGNN", "GINE", "SAGE", "GPS")
+USES = ("GCN", "GGNN", "GINE", "RGCN", "SAGE", "GPS")
 
 
 def weighted(graphs, values):
@@ -112,7 +118,7 @@ def test_weights_change_the_predictions_or_are_refused(name):
 @pytest.mark.parametrize(
     "name",
     ["GGNNBackbone, with edge features", "GGNNBackbone, edges, remat"]
-    + ["SAGEBackbone, sum, edges=True", "GINEBackbone"],
+    + ["SAGEBackbone, sum, edges=True", "GINEBackbone", "RGCNBackbone, sum"],
 )
 def test_an_edge_of_weight_0_equals_none(name):
     keras.utils.set_random_seed(0)
