@@ -49,6 +49,7 @@ def test_names_of_other_libraries():
     assert kb.layers.GINConv is kb.layers.GINEConv is kb.layers.GINConvolution
     assert kb.layers.PNAConv is kb.layers.PNAConvolution
     assert kb.layers.ResGatedGraphConv is kb.layers.GatedGraphConvolution
+    assert kb.layers.RGCNConv is kb.layers.RGCNConvolution
     assert kb.layers.SAGEConv is kb.layers.SAGEConvolution
     assert kb.layers.GraphNorm is kb.layers.GraphNormalization
     assert kb.layers.PairNorm is kb.layers.PairNormalization

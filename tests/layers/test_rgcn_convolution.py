@@ -7,7 +7,7 @@ from registered import plans_of_primitives
 
 from keras_bandgnn import Graph
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.layers import RGCNConv, RGCNConvolution
+from keras_bandgnn.layers import RGCNConvolution
 from keras_bandgnn.models import RGCNBackbone
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
@@ -422,10 +422,6 @@ def test_equals_torch_geometric(name, plan):
     for ours, tensor in zip(slopes[1:], tensors, strict=True):
         same = tensor.grad.numpy()
         np.testing.assert_allclose(numpy(ours), same, atol=1e-5, rtol=1e-5)
-
-
-def test_its_name_in_torch_geometric():
-    assert RGCNConv is RGCNConvolution
 
 
 @pytest.mark.parametrize(
