@@ -200,6 +200,25 @@ def test_transposes_of_the_host_have_the_weights_of_means(plan, weighted):
     np.testing.assert_allclose(numpy(value), total, atol=1e-4)
 
 
+@pytest.mark.parametrize("plan", CASES)
+def test_every_replica_has_its_own_means(plan):
+    graphs, layer = graphs_of(2), layer_of()
+    loader = GraphLoader(
+        graphs,
+        DynamicBatcher(1, packing="sequential"),
+        plan,
+        shuffle=False,
+        num_edge_types=TYPES,
+        replicas=2,
+    )
+    x = loader[0][0]
+    out = numpy(layer(x["node"]["h"], x))
+    assert len(out) == 2
+    for rows, graph in zip(out, graphs, strict=True):
+        expected = rgcn_convolution(graph, graph.node["h"], weights_of(layer))
+        np.testing.assert_allclose(rows[: graph.num_nodes], expected, atol=1e-5)
+
+
 def test_padding_the_batch_and_the_order_of_nodes_change_nothing():
     graphs, layer = graphs_of(6), layer_of(num_bases=2)
     together = batch_of(graphs)

@@ -238,6 +238,7 @@ MORE = {
     "GPSBackbone": {"max_length": 9},
     "GatedGCNBackbone": {"feed_forward": True},
     "PNABackbone": {"norm": "graph"},
+    "RGCNBackbone": {"num_bases": 2},
     "SAGEBackbone": {"norm": "layer", "ego_separation": True},
 }
 
