@@ -13,7 +13,7 @@ RESERVED = {
     "node": ("graph_id", "mask", "state_row"),
     "edge": ("sender", "receiver", "type", "mask", "message_weight"),
     "context": ("mask", "n_node", "n_edge", "id"),
-    "sets": ("mask",),
+    "sets": ("mask", "node"),
 }
 """Names of features that batches reserve."""
 

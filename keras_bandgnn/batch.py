@@ -25,6 +25,7 @@ omitted, never None; all ids are int32.
 |---------------|-------------|-----------------------------------------|---------|
 | a feature     | [G, M, ...] | of node set s, with M rows              | 0       |
 | `mask`        | [G, M] bool | whether the row is real                 | False   |
+| `node`        | [G, M]      | node of the row, 0 if it was dropped    | 0       |
 
 Batches of graphs with node sets have `x["set"]`, and in `x["node"]` the set of each
 node, `set` [G, N], its row in the table of its graph, `set_row`, and `state_row`, its

@@ -308,6 +308,20 @@ class SupergraphLayout:
         for at, real in zip(nodes.place, nodes.real, strict=True):
             row[at] += starts[features["set"][at], graph[real]]
         features[STATE_ROW] = row
+        self._add_set_nodes(nodes, features["set"], row)
+
+    def _add_set_nodes(self, nodes: PaddedRows, kinds, state_row) -> None:
+        """Add the node of each row of the tables; 0 of rows without one."""
+        ids = [np.zeros(rows.offsets[-1], np.int32) for rows, _ in self._sets.values()]
+        for group, at in enumerate(nodes.place):
+            first = 0
+            for kind, (rows, _) in enumerate(self._sets.values()):
+                low, high = rows.offsets[group : group + 2]
+                here = np.flatnonzero(kinds[at] == kind)
+                ids[kind][low + state_row[at][here] - first] = here
+                first += high - low
+        for (_, columns), nodes_of_rows in zip(self._sets.values(), ids, strict=True):
+            columns["node"] = nodes_of_rows
 
     def add_graphs(self, n_node, n_edge, ids, **columns: np.ndarray) -> None:
         """Add the graphs: their context, sizes, ids and more, each int [m]."""

@@ -60,6 +60,7 @@ class SampledSets:
             rows = picked_rows(picked, capacity, f"nodes of {name!r}")
             columns = {key: rows.column([v]) for key, v in features.items()}
             columns["mask"] = rows.mask()
+            columns["node"] = rows.padded(np.concatenate(here), 0)
             whole = len(subgraphs)
             tables[name] = {k: rows.cut(v, 0, whole) for k, v in columns.items()}
             first += capacity
