@@ -215,7 +215,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
             "Pass the number of candidates of each graph."
         )
     totals = {"graph": graphs}
-    for level in {*COUNTS, *map(level_of, columns)} - {"graph"}:
+    for level in sorted({*COUNTS, *map(level_of, columns)} - {"graph"}):
         name = count_column(level)
         if name not in columns and level not in COUNTS:
             raise ValueError(

@@ -138,7 +138,7 @@ class Probe:
             layer = self.embedding_layers.get(name)
             values = ops.convert_to_tensor(node[name])
             if isinstance(layer, NodeEncoder):
-                values = layer.encode(name, values)
+                values = layer.encode(name, values, batch)
             elif layer is not None:
                 values = layer(values)
             out[name] = ops.cast(values, "float32")

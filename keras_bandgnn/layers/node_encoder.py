@@ -148,8 +148,8 @@ class NodeEncoder(keras.layers.Layer):
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
             if kind == "sets":
-                for part in size:
-                    self._encoder(f"{name}_{part}").build()
+                for encoder in self.set_encoders().values():
+                    encoder.build()
                 continue
             is_embedding = kind in ("ids", "columns")
             shape = (None, None) if is_embedding else (None, None, size)
@@ -188,6 +188,12 @@ class NodeEncoder(keras.layers.Layer):
         """
         if sets:
             node = {**node, STATE_ROW: node["set_row"]}
+        elif self.set_encoders():
+            raise ValueError(
+                f"Expected graphs with the node sets {[*self.set_encoders()]}, as in "
+                f"the backbone's `inputs`. Received: node features {sorted(node)}, and "
+                "no node sets. Make graphs with keras_bandgnn.data.from_sets."
+            )
         self._check_names(node)
         for name, spec in self.inputs.items():
             values = node[name]
@@ -214,8 +220,8 @@ class NodeEncoder(keras.layers.Layer):
                 f"Received: {[*sets]}. Give every graph all sets; those without nodes "
                 "have features of 0 rows."
             )
-        for part, table in sets.items():
-            self._encoder(f"{STATE_ROW}_{part}").check(table)
+        for part, encoder in self.set_encoders().items():
+            encoder.check(sets[part])
 
     def _check_columns(self, name, values, sizes):
         if values.shape[1:] != (len(sizes),):
@@ -253,6 +259,11 @@ class NodeEncoder(keras.layers.Layer):
             if kind in ("ids", "columns")
         }
 
+    def set_encoders(self) -> dict[str, "NodeEncoder"]:
+        """Return the encoder of each node set; empty without node sets."""
+        parts = self.inputs.get(STATE_ROW, {}).get("sets", {})
+        return {part: self._encoder(f"{STATE_ROW}_{part}") for part in parts}
+
     def call(self, batch):
         """Return the initial states."""
         node = _features(batch)
@@ -276,10 +287,8 @@ class NodeEncoder(keras.layers.Layer):
         """
         spec = self.inputs[name]
         if "sets" in spec:
-            states = [
-                self._encoder(f"{name}_{part}")(batch["set"][part])
-                for part in spec["sets"]
-            ]
+            encoders = self.set_encoders().items()
+            states = [encoder(batch["set"][part]) for part, encoder in encoders]
             return batched_gather(ops.concatenate(states, axis=1), values)
         encoder = self._encoder(name)
         if not {*NUMBERS}.isdisjoint(spec) and len(values.shape) == 2:

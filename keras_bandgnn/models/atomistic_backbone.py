@@ -71,6 +71,12 @@ class AtomisticBackbone(Backbone):
         Args:
             graphs: `FlatGraphs`.
         """
+        if graphs.sets:
+            raise ValueError(
+                f"Expected graphs of atoms for {type(self).__name__}. Received: graphs "
+                f"with the node sets {[*graphs.sets]}, which it does not read. Take "
+                "another backbone, such as RGCNBackbone."
+            )
         if "atomic_number" not in graphs.node:
             raise ValueError(
                 "Expected the node feature 'atomic_number'. "

@@ -16,8 +16,10 @@ from keras_bandgnn.checks import (
     optional,
     positive_int,
     refuse,
+    string,
 )
 from keras_bandgnn.data.files import restore_replaced
+from keras_bandgnn.data.flat_columns import SETS
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
@@ -142,9 +144,12 @@ class PackedGraphs:
         from keras_bandgnn.preprocessing.loading.node_order import (
             caller_rows,
             scatter_to_caller_order,
+            set_rows,
         )
 
         places = caller_rows(self._graphs, self._loader, level)
+        if self._packer.node_set is not None:
+            places = set_rows(self._loader, self._packer.node_set)
         return [
             scatter_to_caller_order(rows, *place)
             for rows, place in zip(out, places, strict=True)
@@ -165,6 +170,8 @@ class GraphPacker:
         ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values;
             `{"below": [n, ...]}` those of its columns.
         edge_ids: Likewise for edge features.
+        set_ids: Likewise for columns of node sets, by `"sets/<set>/<feature>"`.
+        node_set: The node set that output rows of nodes belong to; None for all nodes.
 
     Example:
     >>> import tempfile
@@ -185,6 +192,8 @@ class GraphPacker:
         num_edge_types: int,
         ids: Mapping[str, Mapping] | None = None,
         edge_ids: Mapping[str, Mapping] | None = None,
+        set_ids: Mapping[str, Mapping] | None = None,
+        node_set: str | None = None,
     ):
         self.preprocessor = preprocessor
         self.signature = signature
@@ -194,6 +203,8 @@ class GraphPacker:
         self.edge_ids = {
             name: dict(limits) for name, limits in (edge_ids or {}).items()
         }
+        self.set_ids = {name: dict(limits) for name, limits in (set_ids or {}).items()}
+        self.node_set = node_set
 
     @classmethod
     def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
@@ -216,7 +227,9 @@ class GraphPacker:
         if plan is not None:
             # Resources of the other plan are estimated by the batcher.
             shared = ("node", "edge", "graph", "candidate")
-            largest = {k: v for k, v in largest.items() if k in shared}
+            largest = {
+                k: v for k, v in largest.items() if k in shared or k.startswith("set:")
+            }
         task_preprocessor = task.preprocessor
         preprocessor = GraphPreprocessor(
             task_preprocessor.graph_layers if task_preprocessor else (),
@@ -226,7 +239,16 @@ class GraphPacker:
         )
         types = task.backbone.num_edge_types
         ids = task.backbone.known_ids()
-        packer = cls(preprocessor, None, task.output_level, types, ids, _edge_ids(task))
+        packer = cls(
+            preprocessor,
+            None,
+            task.output_level,
+            types,
+            ids,
+            _edge_ids(task),
+            _set_ids(task),
+            getattr(task, "node_set", None),
+        )
         if isinstance(graphs, Loader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
@@ -250,6 +272,9 @@ class GraphPacker:
                 for name, limits in ids.items():
                     if name in features:  # The signature reports missing inputs.
                         _check_ids(f"{level}[{name!r}]", features[name], limits)
+            for name, limits in self.set_ids.items():
+                if name in part.columns():
+                    _check_ids(name, part.columns()[name], limits)
         return loader
 
     def pack(self, graphs) -> PackedGraphs:
@@ -283,6 +308,8 @@ class GraphPacker:
             "num_edge_types": self.num_edge_types,
             "ids": self.ids,
             **({"edge_ids": self.edge_ids} if self.edge_ids else {}),
+            **({"set_ids": self.set_ids} if self.set_ids else {}),
+            **({"node_set": self.node_set} if self.node_set else {}),
             "preprocessor": _plain(self.preprocessor),
             **self.signature.get_config(),
         }
@@ -314,6 +341,8 @@ class GraphPacker:
             config["num_edge_types"],
             config["ids"],
             config.get("edge_ids"),
+            config.get("set_ids"),
+            optional(string, "node_set", config.get("node_set")),
         )
 
 
@@ -321,7 +350,8 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     """Raise a ValueError for values that `task.export` never writes."""
     one_of("output_level", config["output_level"], LEVELS)
     positive_int("num_edge_types", config["num_edge_types"], 0)
-    for name, limits in (*config["ids"].items(), *config.get("edge_ids", {}).items()):
+    kinds = [config["ids"], config.get("edge_ids", {}), config.get("set_ids", {})]
+    for name, limits in (entry for ids in kinds for entry in ids.items()):
         if list(limits) == ["below"]:
             below = limits["below"]
             for number in below if isinstance(below, list) else [below]:
@@ -395,6 +425,20 @@ def _edge_ids(task) -> dict[str, dict]:
                 old = limits.get(name, ids)["below"]
                 limits[name] = {"below": np.minimum(old, ids["below"]).tolist()}
     limits.pop("type", None)  # The loader checks types.
+    return limits
+
+
+def _set_ids(task) -> dict[str, dict]:
+    """Return the valid ids of columns of node sets that a task's backbone reads."""
+    from keras_bandgnn.compat import sublayers
+    from keras_bandgnn.layers.node_encoder import NodeEncoder
+
+    limits = {}
+    for layer in sublayers(task):
+        if isinstance(layer, NodeEncoder):
+            for name, encoder in layer.set_encoders().items():
+                ids = encoder.known_ids()
+                limits |= {f"{SETS}/{name}/{key}": limit for key, limit in ids.items()}
     return limits
 
 

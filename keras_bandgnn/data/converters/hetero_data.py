@@ -123,6 +123,8 @@ def to_hetero_data(graph: Graph) -> Any:
         if [*table] == ["kind"] and not first.any():
             data[name].num_nodes = len(first)
             continue
+        if "x" not in table:
+            data[name].num_nodes = len(first)
         store(data[name], table, kinds)
     for key, features in parts.get("node", {}).items():
         for name, rows in features.items():

@@ -1,0 +1,308 @@
+"""Models over graphs with node sets: states by set, and every backbone and task."""
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+from registered import BACKBONES, SMALL, registered
+
+import keras_bandgnn as kb
+from keras_bandgnn.data import from_sets, to_sets
+from keras_bandgnn.layers import NodeEncoder
+from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLoader,
+    GraphPreprocessor,
+    NeighborSampler,
+    NodeSetEncoder,
+    RCMKCompile,
+)
+from keras_bandgnn.primitives import ReceptiveField
+
+pytestmark = pytest.mark.every_backend
+
+SETS = {
+    "author": {"age": {"features": 2}},
+    "paper": {"x": {"features": 3}, "word": 9},
+    "venue": {"kind": 1},
+}
+
+
+def made(seed=0, size=6):
+    rng = np.random.default_rng(seed)
+    authors, papers = size + seed % 3, 2 * size
+    return from_sets(
+        {
+            "paper": {
+                "x": rng.normal(size=(papers, 3)),
+                "word": rng.integers(0, 9, papers),
+            },
+            "author": {"age": rng.normal(size=(authors, 2))},
+            "venue": 2,
+        },
+        {
+            ("author", "writes", "paper"): rng.integers(
+                0, [[authors], [papers]], (2, 3 * size)
+            ),
+            ("paper", "in", "venue"): np.stack(
+                [np.arange(papers), rng.integers(0, 2, papers)]
+            ),
+        },
+        label={"author": rng.integers(0, 3, authors)},
+        reverse=True,
+    )
+
+
+def small(cls, **options):
+    names = {*inspect.signature(cls).parameters}
+    if issubclass(cls, kb.models.MessagePassingBackbone):
+        names.add("num_edge_types")
+    names.discard("edge_inputs")
+    arguments = {key: value for key, value in SMALL.items() if key in names}
+    if "num_edge_types" in arguments:
+        arguments["num_edge_types"] = 4
+    keras.utils.set_random_seed(3)
+    return cls(**{**arguments, "inputs": {"sets": SETS}, **options})
+
+
+def task(backbone=kb.models.GINEBackbone, preprocessor=None, **options):
+    return kb.models.NodeClassifier(
+        small(backbone, **options), 3, preprocessor, node_set="author"
+    )
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_states_are_the_rows_of_each_set(replicas):
+    graphs = [made(seed) for seed in range(4)]
+    loader = GraphLoader(graphs, DynamicBatcher(2), replicas=replicas)
+    keras.utils.set_random_seed(0)
+    encoder = NodeEncoder(5, {"sets": SETS, "set": 3})
+    encoder.build()
+    parts = encoder.set_encoders()
+    kernel = {
+        name: numpy(getattr(parts[s], f"encode_{name}").kernel)
+        for s, name in (("author", "age"), ("paper", "x"))
+    }
+    words, venue = (
+        numpy(getattr(parts[s], f"encode_{name}").embeddings)
+        for s, name in (("paper", "word"), ("venue", "kind"))
+    )
+    kinds = numpy(encoder.encode_set.embeddings)
+    for batch in loader:
+        x = batch[0]
+        states = numpy(encoder(x))
+        for rows in kb.batch.graph_rows(x):
+            graph = graphs[rows.id]
+            tables = [
+                graph.sets["author"]["age"] @ kernel["age"],
+                graph.sets["paper"]["x"] @ kernel["x"]
+                + words[graph.sets["paper"]["word"]],
+                venue[graph.sets["venue"]["kind"]],
+            ]
+            found = states[rows.group, rows.nodes]
+            expected = np.concatenate(tables) + kinds[graph.node["set"]]
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_one_node_set_gives_what_the_plain_graph_gives():
+    rng = np.random.default_rng(0)
+    x, ends = rng.normal(size=(9, 3)), rng.integers(0, 9, (2, 20))
+    plain = kb.Graph(9, *ends, node={"x": x})
+    sets = from_sets({"all": {"x": x}}, {("all", "to", "all"): ends})
+    found = []
+    for graph, inputs in (
+        (plain, {"x": {"features": 3}}),
+        (sets, {"sets": {"all": {"x": {"features": 3}}}}),
+    ):
+        keras.utils.set_random_seed(1)
+        backbone = kb.models.GINEBackbone(inputs, 8, num_layers=2)
+        found.append(kb.models.NodeClassifier(backbone, 2).predict([graph])[0])
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES))
+def test_every_backbone_reads_node_sets(name):
+    cls = registered(kb.models.Backbone)[name]
+    graphs = [made(seed) for seed in range(4)]
+    if issubclass(cls, AtomisticBackbone):
+        backbone, _ = BACKBONES[name]()
+        with pytest.raises(ValueError, match="which it does not read"):
+            kb.models.NodeClassifier(backbone, 3).predict(graphs)
+        return
+    model = task(cls)
+    together = model.predict(graphs)
+    sizes = [len(g.sets["author"]["age"]) for g in graphs]
+    assert [rows.shape for rows in together] == [(n, 3) for n in sizes]
+    assert np.ptp(np.concatenate(together)) > 0
+    changed = to_sets(graphs[1])
+    changed["nodes"]["paper"]["x"] = changed["nodes"]["paper"]["x"] + 1.0
+    for k, graph in enumerate(graphs):
+        alone = model.predict([graph])[0]
+        np.testing.assert_allclose(alone, together[k], atol=1e-5)
+    order = np.random.default_rng(0).permutation(graphs[1].num_nodes)
+    reordered = model.predict([graphs[1].subgraph(order)])[0]
+    np.testing.assert_allclose(reordered, together[1], atol=1e-5)
+    if cls is not kb.models.EmbeddingBackbone:
+        other = model.predict([from_sets(**changed)])[0]
+        assert np.abs(other - together[1]).max() > 1e-6
+
+
+def test_orders_plans_and_presets_change_nothing(tmp_path):
+    graphs = [made(seed) for seed in range(3)]
+    model = task(kb.models.RGCNBackbone)
+    expected = np.concatenate(model.predict(graphs))
+    for plan in (
+        kb.plans.Plan(kb.plans.Banded(16)),
+        kb.plans.Plan(rest=kb.plans.Grouped()),
+        kb.plans.Plan(kb.plans.BlockSparse(8)),
+    ):
+        model.preprocessor = GraphPreprocessor([RCMKCompile()], plan=plan)
+        found = np.concatenate(model.predict(graphs))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    model.save_to_preset(tmp_path / "preset")
+    loaded = kb.models.Task.from_preset(tmp_path / "preset")
+    assert loaded.node_set == "author"
+    found = np.concatenate(loaded.predict(graphs))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    plan = kb.plans.Plan(schedule=ReceptiveField(1))
+    with pytest.raises(ValueError, match="without a schedule"):
+        GraphLoader(graphs, DynamicBatcher(2), plan)
+
+
+def test_samples_give_what_the_whole_graph_gives():
+    graph = made(0, 60)
+    model = task(kb.models.SAGEBackbone, num_layers=2)
+    whole = model.evaluate(graph, verbose=0)
+    sampler = NeighborSampler([-1, -1], 16)
+    sampled = model.evaluate(graph, sampler=sampler, verbose=0)
+    np.testing.assert_allclose(sampled, whole, atol=1e-5)
+    rows = model.predict_by_layer(graph, block_size=32)[0]
+    np.testing.assert_allclose(rows, model.predict(graph)[0], atol=1e-5)
+    history = model.fit(graph, sampler=NeighborSampler([3, 2], 16), epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def test_labels_of_one_set_are_rows_of_its_table():
+    graph = made(2)
+    labels = graph.label[graph.node["set"] == 0]
+    bare = graph.replace(label=None, label_level="graph")
+    results = []
+    for arguments in ((graph,), (bare, labels), ([bare], [labels])):
+        model = task()
+        model.fit(*arguments, epochs=2, verbose=0)
+        results.append(model.predict(graph)[0])
+        assert model.evaluate(*arguments, verbose=0)[0] > 0
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], atol=1e-5)
+    # Dropped nodes keep their row.
+    some = graph.subgraph(np.arange(1, graph.num_nodes))
+    predicted = task().predict([some])[0]
+    assert np.isnan(predicted[0]).all() and np.isfinite(predicted[1:]).all()
+    with pytest.raises(ValueError, match="row for each of 8 nodes of 'author'"):
+        task().fit(bare, labels[:-1], verbose=0)
+    with pytest.raises(ValueError, match="labels of other nodes"):
+        task().fit(graph.replace(label=np.zeros(graph.num_nodes, int)), verbose=0)
+    with pytest.raises(ValueError, match="no node sets"):
+        task().predict([kb.Graph(2, [0], [1], node={"x": [1, 2]})])
+    regressor = kb.models.NodeRegressor(
+        small(kb.models.GINEBackbone), 1, node_set="paper"
+    )
+    regressor.fit(bare, np.linspace(0, 1, 12), epochs=1, verbose=0)
+    assert regressor.predict(bare)[0].shape == (12, 1)
+
+
+def test_backbones_say_which_sets_they_take():
+    with pytest.raises(ValueError, match="node sets \\['author', 'paper', 'venue'\\]"):
+        task().predict([from_sets({"author": {"age": [[1.0, 2.0]]}}, {})])
+    with pytest.raises(ValueError, match="with 2 channels"):
+        parts = to_sets(made())
+        parts["nodes"]["author"]["age"] = np.ones((6, 3))
+        task().predict([from_sets(**parts)])
+
+
+def rows(seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "nodes": {
+            "user": {
+                "town": [["Bonn", "Ulm", None][k] for k in rng.integers(0, 3, 8)],
+                "age": [None, *rng.normal(40, 9, 7).tolist()],
+            },
+            "item": {"price": rng.random(5), "x": rng.random((5, 2))},
+            "shop": 2,
+        },
+        "edges": {
+            ("user", "buys", "item"): {
+                "edge_index": rng.integers(0, [[8], [5]], (2, 12)),
+                "stars": rng.integers(1, 6, 12),
+            },
+            ("item", "at", "shop"): rng.integers(0, [[5], [2]], (2, 5)),
+        },
+    }
+
+
+def test_tables_are_encoded_by_set_and_kept_in_presets(tmp_path):
+    data = [rows(seed) for seed in range(3)]
+    encoder = NodeSetEncoder(reverse=True).adapt(data)
+    assert encoder.num_edge_types == 4
+    assert encoder.inputs() == {
+        "sets": {
+            "item": {"price": {"features": 1}, "x": {"features": 2}},
+            "shop": {"kind": {"ids": 2}},
+            "user": {"town": {"ids": 3}, "age": {"features": 1}},
+        }
+    }
+    graph = encoder(data[0])
+    ages = [a for d in data for a in d["nodes"]["user"]["age"] if a is not None]
+    assert graph.sets["user"]["age"][0] == 0
+    np.testing.assert_allclose(
+        graph.sets["user"]["age"][1:],
+        (np.array(data[0]["nodes"]["user"]["age"][1:]) - np.mean(ages)) / np.std(ages),
+        rtol=1e-5,
+    )
+    np.testing.assert_allclose(graph.sets["item"]["x"], data[0]["nodes"]["item"]["x"])
+    backbone = kb.models.GINEBackbone(
+        encoder.inputs(), 8, num_layers=2, edge_inputs=encoder.edge_inputs()
+    )
+    model = kb.models.NodeClassifier(
+        backbone, 2, GraphPreprocessor([encoder]), node_set="user"
+    )
+    labels = [np.arange(8) % 2] * 3
+    model.fit(data, labels, epochs=1, verbose=0)
+    before = model.predict(data)
+    model.save_to_preset(tmp_path / "preset")
+    loaded = kb.models.Task.from_preset(tmp_path / "preset")
+    for one, other in zip(before, loaded.predict(data), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    pandas = pytest.importorskip("pandas")
+    frame = {**data[0], "nodes": dict(data[0]["nodes"])}
+    frame["nodes"]["user"] = pandas.DataFrame(frame["nodes"]["user"])
+    np.testing.assert_allclose(loaded.predict([frame])[0], before[0], atol=1e-5)
+
+
+def test_the_encoder_refuses_what_it_did_not_learn():
+    encoder = NodeSetEncoder().adapt([rows()])
+    data = rows(1)
+    data["nodes"]["user"].pop("age")
+    with pytest.raises(ValueError, match="columns .* of node set 'user'"):
+        encoder(data)
+    data = rows(1)
+    data["edges"]["user", "likes", "item"] = [[0], [0]]
+    with pytest.raises(ValueError, match="edge sets of the training data"):
+        encoder(data)
+    data = rows(1)
+    data["nodes"]["town"] = 3
+    with pytest.raises(ValueError, match="node sets of the training data"):
+        encoder(data)
+    fewer = rows(1)
+    del fewer["edges"]["item", "at", "shop"]
+    assert encoder(fewer).info == encoder(rows(1)).info
+    with pytest.raises(ValueError, match="`reverse` as an argument"):
+        encoder({**rows(1), "reverse": True})
+    assert NodeSetEncoder.accepts(rows()) and not NodeSetEncoder.accepts({"x": 1})
