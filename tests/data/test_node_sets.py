@@ -179,3 +179,83 @@ def test_no_converter_drops_the_tables(name):
         return
     with pytest.raises(ValueError, match="without node sets"):
         convert(made())
+
+
+def market():
+    return {
+        "nodes": {
+            "customer": {"id": ["c7", "c9", "c1"], "town": ["Bonn", "Ulm", None]},
+            "product": {
+                "code": [70, 71],
+                "price": [2.5, 9.0],
+                "shop": [("x", 1), None],
+            },
+            "shop": {"name": [("x", 1), ("y", 2)]},
+        },
+        "keys": {"customer": "id", "product": "code", "shop": "name"},
+        "edges": {
+            ("customer", "buys", "product"): (
+                {
+                    "who": ["c9", "c7", None],
+                    "what": [71, 70, 71],
+                    "stars": [5, 3, 1],
+                },
+                "who",
+                "what",
+            ),
+            ("product", "sold_by", "shop"): "shop",
+        },
+    }
+
+
+def test_tables_are_linked_by_keys_of_any_type():
+    item = kb.data.link_tables(**market())
+    assert item["nodes"] == {
+        "customer": {"town": ["Bonn", "Ulm", None]},
+        "product": {"price": [2.5, 9.0]},
+        "shop": 2,
+    }
+    buys = item["edges"]["customer", "buys", "product"]
+    assert buys["edge_index"].tolist() == [[1, 0], [1, 0]] and buys["stars"] == [5, 3]
+    sold = item["edges"]["product", "sold_by", "shop"]["edge_index"]
+    assert sold.tolist() == [[0], [0]]
+    graph = kb.preprocessing.NodeSetEncoder().adapt([item])(item)
+    assert graph.num_nodes == 7 and graph.edge["stars"].tolist() == [2, 1, 0]
+    pandas = pytest.importorskip("pandas")
+    frames = market()
+    frames["nodes"] = {k: pandas.DataFrame(v) for k, v in frames["nodes"].items()}
+    again = kb.data.link_tables(**frames)
+    for key, part in item["edges"].items():
+        np.testing.assert_array_equal(
+            again["edges"][key]["edge_index"], part["edge_index"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("nodes", "product", "code"), [70, 70], "Received: 70 twice"),
+        (("nodes", "product", "code"), [70, 72], "71, which no row"),
+        (("nodes", "product", "code"), [70], "columns of one length"),
+        (("keys", "shop"), "names", "a column 'names'"),
+        (("keys", "town"), "id", "node sets of"),
+        (("edges", ("product", "sold_by", "shop")), "stop", "a column 'stop'"),
+        (("edges", ("product", "sold_by", "shop")), 3, "a column, or"),
+        (("edges", ("product", "sold_by", "town")), "shop", "node sets of"),
+        (("edges", ("product", "shop")), "shop", "source set, relation"),
+        (("nodes", "shop"), 2, "a data frame, or a dict of columns"),
+    ],
+)
+def test_tables_that_do_not_link_are_refused(path, value, message):
+    tables = market()
+    *parents, last = path
+    place = tables
+    for name in parents:
+        place = place[name]
+    place[last] = value
+    with pytest.raises(ValueError, match=message):
+        kb.data.link_tables(**tables)
+    without = market()
+    del without["keys"]["shop"]
+    with pytest.raises(ValueError, match="key column of 'shop'"):
+        kb.data.link_tables(**without)
