@@ -15,6 +15,7 @@ import argparse
 import keras
 import numpy as np
 
+import keras_bandgnn as kb
 from keras_bandgnn import models
 from keras_bandgnn.preprocessing import GraphPreprocessor, NodeSetEncoder
 
