@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.optional import optional_import
@@ -226,6 +227,9 @@ def graph_keys(
     (True, False)
     """
     ignored = {*ignored, SAMPLE_WEIGHT}
+    tables = graphs.sets and (read is None or STATE_ROW in read.get("node", ()))
+    # The row of a node says less than what it holds.
+    ignored |= {"set_row"} if graphs.sets else set()
 
     def features(level: str, columns: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         names = columns if read is None else read.get(level, columns)
@@ -235,7 +239,11 @@ def graph_keys(
         kinds = [part.edge_type] if types else []
         return _refined(
             part,
-            [_marks(part), *features("node", part.node)],
+            [
+                _marks(part),
+                *features("node", part.node),
+                *([_rows_of_sets(part), part.node["set"]] if tables else []),
+            ],
             [*kinds, *features("edge", part.edge)],
             features("graph", part.context),
             rounds,
@@ -248,6 +256,18 @@ def graph_keys(
     if len(alike):
         keys[alike] = keys_of(graphs.take(alike), None)
     return keys
+
+
+def _rows_of_sets(graphs: FlatGraphs) -> np.ndarray:
+    """Return a hash of each node's features in its set, int32 [sum of num_nodes, 2]."""
+    out = np.zeros(int(graphs.node_ptr[-1]), np.uint64)
+    first = np.arange(len(graphs)).repeat(graphs.num_nodes)
+    for number, (name, table) in enumerate(graphs.sets.items()):
+        ptr = graphs.set_ptr[name]
+        hashes = _hashes(int(ptr[-1]), [table[key] for key in sorted(table)])
+        here = graphs.node["set"] == number
+        out[here] = hashes[ptr[first[here]] + graphs.node["set_row"][here]]
+    return out.view(np.int32).reshape(-1, 2)
 
 
 def _marks(graphs: FlatGraphs) -> np.ndarray:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.checks import fraction
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.identity import graph_keys, merged_groups
@@ -71,6 +72,8 @@ def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[i
         weight = getattr(task.preprocessor, "edge_weight", None)
         read = {**read, "edge": (*read.get("edge", ()), *([weight] if weight else ()))}
         has = {"node": graphs.node, "edge": graphs.edge, "graph": graphs.context}
+        if graphs.sets:
+            has["node"] = {**graphs.node, STATE_ROW: graphs.node["set_row"]}
         if any({*names} - {*has[level]} for level, names in read.items()):
             # Layers that run later compute them from other features.
             read = None

@@ -8,6 +8,7 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs, from_sets, open_store, to_sets, write_store
+from keras_bandgnn.data.identity import graph_keys
 
 
 def made(seed=0, **options):
@@ -259,3 +260,20 @@ def test_tables_that_do_not_link_are_refused(path, value, message):
     del without["keys"]["shop"]
     with pytest.raises(ValueError, match="key column of 'shop'"):
         kb.data.link_tables(**without)
+
+
+def test_graphs_are_the_same_if_their_tables_and_edges_are():
+    first = made(0)
+    order = np.random.default_rng(0).permutation(first.num_nodes)
+    same = from_sets(**to_sets(first.subgraph(order)))
+    parts = to_sets(first)
+    table = {name: values.copy() for name, values in parts["nodes"]["paper"].items()}
+    table["x"][0] += 1
+    parts["nodes"]["paper"] = table
+    graphs = [first, same, from_sets(**parts), made(1), first.subgraph(order)]
+    graphs = [g.replace(origin=None) for g in graphs]
+    for read in (None, {"node": ("state_row",), "edge": (), "graph": ()}):
+        keys = graph_keys(FlatGraphs.from_graphs(graphs), read).tolist()
+        assert keys[0] == keys[1] == keys[4] and len({*keys}) == 3
+    keys = graph_keys(FlatGraphs.from_graphs(graphs), {"node": ()}).tolist()
+    assert len({*keys}) == 2
