@@ -93,7 +93,12 @@ class NodeEncoder(keras.layers.Layer):
             ((kind, size),) = spec.items()
             if kind == "sets":
                 for part, features in size.items():
-                    layer = NodeEncoder(self.units, features, dtype=self.dtype_policy)
+                    layer = NodeEncoder(
+                        self.units,
+                        features,
+                        dtype=self.dtype_policy,
+                        name=f"encode_{part}",
+                    )
                     layer.level = f"sets[{part!r}]"
                     setattr(self, f"encode_{name}_{part}", layer)
                 continue

@@ -37,6 +37,15 @@ def graph(rng, nodes):
     )
 
 
+def in_sets(rng, one):
+    """The graph with its nodes in two sets, of which the second has other features."""
+    kind = rng.integers(0, 2, one.num_nodes)
+    rows = np.where(kind, np.cumsum(kind), np.cumsum(1 - kind)) - 1
+    other = {"c": rng.normal(size=(kind.sum(), 3))}
+    tables = {"a": {"h": one.node["h"][kind == 0]}, "b": other}
+    return one.replace(node={"set": kind, "set_row": rows}, sets=tables)
+
+
 def molecule(rng):
     nodes = int(rng.integers(3, 9))
     node = {
@@ -56,10 +65,18 @@ def parts(kind):
         return kb.models.GraphRegressor(backbone), graphs, DynamicBatcher(3), Plan()
     inputs = {"h": {"features": 5}}
     graphs = [graph(rng, int(n)) for n in rng.integers(60, 120, 20)]
+    if "sets" in kind:
+        inputs = {"sets": {"a": {"h": {"features": 5}}, "b": {"c": {"features": 3}}}}
+        graphs = [in_sets(rng, one) for one in graphs]
     batcher = DynamicBatcher(1)
     if kind.startswith("ggnn"):
         backbone = kb.models.GGNNBackbone(inputs, WIDTH, num_steps=3, num_edge_types=2)
         plan = Plan(Banded(SIZE), rest="drop" if "drop" in kind else Segment())
+    elif kind == "sets":
+        backbone = kb.models.RGCNBackbone(
+            inputs, WIDTH, num_layers=2, num_edge_types=2, norm=None
+        )
+        plan = Plan(Segment())
     elif kind == "gps":
         # Batch statistics of the nodes of all devices, also where computed again.
         backbone = kb.models.GPSBackbone(

@@ -45,6 +45,7 @@ def run_close(*cases):
 @pytest.mark.release(elsewhere=True)
 def test_steps_of_further_models_are_those_of_one_device():
     run_close("full:mixed", "blocks:mixed", "gps:data")
+    run_close("sets:data", "ggnn_sets:mixed")
 
 
 @on_jax
