@@ -1,6 +1,6 @@
 """The catalogue of data sets: file formats, official addresses, checksums."""
 
-from keras_bandgnn.data.datasets import mlearn
+from keras_bandgnn.data.datasets import dblp, mlearn
 from keras_bandgnn.data.datasets.download import Remote
 from keras_bandgnn.data.datasets.files import Dataset, Form
 
@@ -163,6 +163,16 @@ _WIKI_CS = (
     "https://raw.githubusercontent.com/pmernyei/wiki-cs-dataset/"
     "f5207315d649377f936edb66d7d93f5342f01d81/dataset/data.json"
 )
+_DBLP = (
+    "https://raw.githubusercontent.com/cynricfu/MAGNN/"
+    "b8557f58ae04a7fe3e7a9fde64ea87c81b331efe/data/raw/DBLP/"
+)
+_DBLP_BLOBS = {
+    "author_label.txt": "0d3fd4432d3ffecd7313f46f027a07d5bcf6372a",
+    "paper_author.txt": "74c0dd7b1a9f4501f0a80cc397bdb5b27a5549de",
+    "paper_conf.txt": "ac2d56d4be2b73ea984e4e21a1cc4139f4dfb744",
+    "paper_term.txt": "e6ed6510dc0fb1f9ec736952857ec008837490be",
+}
 _MLEARN = (
     "https://raw.githubusercontent.com/materialsvirtuallab/mlearn/"
     "10c427a5480c6281c15c64efaf869b03be04818f/data/"
@@ -314,6 +324,21 @@ def _wiki_cs() -> Dataset:
             Form("node_graphs:read_wiki_cs", {"json": "wiki*cs*.json"}),
         ),
         downloads=(Remote("data.json", _WIKI_CS, checksum),),
+    )
+
+
+def _dblp() -> Dataset:
+    return Dataset(
+        "dblp",
+        "authors, papers, conferences and terms: four node sets",
+        "1, with 27,303 nodes",
+        "node classification",
+        "CC0",
+        forms=(Form("dblp:read", dblp.FILES),),
+        downloads=tuple(
+            Remote(file, _DBLP + file, f"git:{blob}")
+            for file, blob in _DBLP_BLOBS.items()
+        ),
     )
 
 
@@ -493,6 +518,7 @@ _ALL = (
         "binary node classification",
     ),
     _wiki_cs(),
+    _dblp(),
     _mlearn(),
     _aflow(),
     _malnet(),
