@@ -16,10 +16,10 @@ def check_node_set(part: FlatGraphs, name: str) -> None:
     if part.label is None or part.label_level != "node":
         return
     others = part.label[part.node["set"] != [*part.sets].index(name)]
-    known = others >= 0 if others.dtype.kind == "i" else ~np.isnan(others)
-    if known.any():
+    labelled = others >= 0 if others.dtype.kind == "i" else ~np.isnan(others)
+    if labelled.any():
         raise ValueError(
             f"Expected labels of nodes of {name!r} alone, the task's `node_set`. "
-            f"Received: {int(known.sum())} labels of other nodes. Give them -1 or NaN, "
-            f"or pass label={{{name!r}: y}} to from_sets."
+            f"Received: {int(labelled.sum())} labels of other nodes. Give them -1 or "
+            f"NaN, or pass label={{{name!r}: y}} to from_sets."
         )

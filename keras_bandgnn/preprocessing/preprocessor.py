@@ -270,16 +270,18 @@ class GraphPreprocessor(HostLayer):
             # What is left out of training is still predicted.
             plan = self.plan if adapt else self.plan.replace(filter=None)
         elif plan is None:
-            block_size, unweighted = block_size_of(graphs), self.edge_weight is None
+            block_size = block_size_of(graphs)
             graphs, num_edge_types = with_edge_types(
                 merge_parts(parts_of(graphs)), num_edge_types
             )
+            takes_schedule = self.edge_weight is None
+            takes_schedule &= not any(part.sets for part in graphs)
             plan = self._auto_plan(
                 graphs,
                 num_edge_types,
                 batcher,
                 width=width,
-                schedule=schedule if unweighted and not graphs[0].sets else None,
+                schedule=schedule if takes_schedule else None,
                 num_hosts=options.get("num_hosts", 1),
                 block_size=block_size,
             )

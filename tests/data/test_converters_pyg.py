@@ -116,7 +116,7 @@ def test_arrays_do_not_share_memory():
 @pytest.mark.parametrize(
     "make_data, message",
     [
-        (pyg.HeteroData, "Received: HeteroData.*to_homogeneous"),
+        (pyg.HeteroData, "`num_nodes` to be at least 1"),
         (
             lambda: pyg.Batch.from_data_list([data(), data()]),
             "batch of 2 graphs.*to_data_list",

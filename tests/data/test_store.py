@@ -261,7 +261,7 @@ def test_changed_bytes_are_found_by_verify(store):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"version": 2}, "version=2. Install a newer keras-bandgnn"),
+        ({"version": 3}, "version=3. Install a newer keras-bandgnn"),
         ({"format": "zip"}, "Received: format='zip'"),
         ({"units": None}, r"without \['units'\]"),
         ({"graphs": 22}, "to list 22 graphs"),

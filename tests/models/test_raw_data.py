@@ -29,6 +29,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     LargestComponent,
     NetworkXEncoder,
+    NodeSetEncoder,
     PyGEncoder,
     SmilesEncoder,
     TableEncoder,
@@ -37,6 +38,10 @@ from keras_bandgnn.preprocessing.encoding import graph_encoder
 from keras_bandgnn.preprocessing.encoding.graph_encoder import accepting, is_raw
 
 SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "C#N", "CCN", "OCC", "CCCl", "C[N+](C)(C)C"] * 3
+
+
+SAMPLED = ["smiles", "networkx", "ase", "pyg", "pandas", "sets"]
+"""What `samples` yields."""
 
 
 def networks(count=12):
@@ -84,6 +89,43 @@ def gcn(encoder, types=None):
     return GCNBackbone(inputs, hidden_dim=6, num_layers=2, num_edge_types=types)
 
 
+def markets(count=12):
+    """Graphs of two node sets, whose users like one item more than others."""
+    rng = np.random.default_rng(0)
+    out = []
+    for k in range(count):
+        users, items = 3 + k % 2, 2
+        out.append(
+            {
+                "nodes": {
+                    "user": {
+                        "town": [str(t) for t in rng.choice(["Ulm", "Bonn"], users)],
+                        "age": rng.normal(40, 9, users).tolist(),
+                    },
+                    "item": {"price": rng.random(items)},
+                },
+                "edges": {
+                    ("user", "buys", "item"): rng.integers(
+                        0, [[users], [items]], (2, 5)
+                    )
+                },
+            }
+        )
+    return out
+
+
+def turned_market(item):
+    """The same with the rows of each table in the other order."""
+    sizes = {"user": len(item["nodes"]["user"]["age"]), "item": 2}
+    tables = {
+        name: {key: list(values)[::-1] for key, values in table.items()}
+        for name, table in item["nodes"].items()
+    }
+    (key,) = item["edges"]
+    last = [[sizes[key[0]] - 1], [sizes[key[2]] - 1]]
+    return {"nodes": tables, "edges": {key: last - item["edges"][key]}}
+
+
 def samples():
     """Encoder -> items, and a task over it."""
     keras.utils.set_random_seed(1)
@@ -108,9 +150,11 @@ def samples():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"smiles": SMILES, "mass": np.arange(24.0)})
     yield "pandas", table, GraphRegressor(gcn(smiles), 1)
+    sets = NodeSetEncoder().adapt(markets())
+    yield "sets", markets(), GraphRegressor(gcn(sets), 1, GraphPreprocessor([sets]))
 
 
-@pytest.mark.parametrize("kind", ["smiles", "networkx", "ase", "pyg", "pandas"])
+@pytest.mark.parametrize("kind", SAMPLED)
 def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path, monkeypatch):
     _, items, task = next(sample for sample in samples() if sample[0] == kind)
     y = np.linspace(-1, 1, len(items))
@@ -409,6 +453,8 @@ def disguises():
         other.x, other.edge_index = each.x.flip(0), last - each.edge_index
         pairs.append((each, [other]))
     yield PyGEncoder, PyGEncoder(), pairs
+    pairs = [(each, [turned_market(each)]) for each in markets(4)]
+    yield NodeSetEncoder, NodeSetEncoder(), pairs
 
 
 def test_every_encoder_has_items_in_disguise():
@@ -421,7 +467,7 @@ def test_every_encoder_has_items_in_disguise():
     assert encoders == {cls for cls, *_ in disguises()}, "add items to disguises()"
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_validation_split_keeps_what_the_model_cannot_tell_apart(number):
     cls, encoder, same = [*disguises()][number]
     same = [*(same.items() if isinstance(same, dict) else same)]
@@ -518,7 +564,7 @@ def test_conversion_in_processes_and_from_the_cache(tmp_path):
     assert "cache" not in encoder.get_config()
 
 
-@pytest.mark.parametrize("kind", ["smiles", "networkx", "ase", "pyg", "pandas"])
+@pytest.mark.parametrize("kind", SAMPLED)
 def test_adapted_encoders_convert_in_other_processes(kind, monkeypatch):
     monkeypatch.setattr(graph_encoder, "_JOB_ITEMS", 3)
     _, items, _ = next(sample for sample in samples() if sample[0] == kind)
@@ -545,6 +591,7 @@ def encoders():
 
 def test_every_encoder_has_a_sample():
     sampled = {SmilesEncoder, AtomsEncoder, NetworkXEncoder, PyGEncoder, TableEncoder}
+    sampled.add(NodeSetEncoder)
     assert set(encoders()) == sampled, f"add samples to samples() in {__file__}"
     for cls in encoders():
         assert "on_error" in inspect.signature(cls).parameters
@@ -783,9 +830,14 @@ def odd_items():
     encoder = TableEncoder("smiles", smiles, ["solvent"], on_error="skip").adapt(rows)
     other = {"smiles": "C", "solvent": "c"}
     yield "table", encoder, rows, {"smiles": "zz", "solvent": "a"}, other
+    good, bad, other = markets(3), *markets(2)
+    encoder = NodeSetEncoder(on_error="skip").adapt(good)
+    bad["edges"] = {("user", "sells", "item"): [[0], [0]]}
+    other["nodes"]["user"]["town"] = ["Rome"] * len(other["nodes"]["user"]["age"])
+    yield "sets", encoder, good, bad, other
 
 
-KINDS = ["smiles", "networkx", "ase", "pyg", "dict", "table"]
+KINDS = ["smiles", "networkx", "ase", "pyg", "dict", "table", "sets"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -22,6 +22,11 @@ _MASK = re.compile(r"(edge_)?(train|val|valid|validation|test|stopping)_mask")
 Attributes = Mapping[str, Any]
 
 
+def is_hetero_data(data: Any) -> bool:
+    """Return whether data is a `HeteroData` of torch_geometric."""
+    return hasattr(data, "node_types") and hasattr(data, "edge_types")
+
+
 def is_mask(name: str, values: Any) -> bool:
     """Return whether an attribute is the mask of a split, such as `train_mask`.
 

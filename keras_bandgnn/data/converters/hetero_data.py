@@ -12,11 +12,6 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
 
-def is_hetero_data(data: Any) -> bool:
-    """Return whether data is a `HeteroData`."""
-    return hasattr(data, "node_types") and hasattr(data, "edge_types")
-
-
 def set_arguments(data: Any) -> dict[str, Any]:
     """Return the arguments of `from_sets` for a `HeteroData`.
 
@@ -60,7 +55,7 @@ def set_arguments(data: Any) -> dict[str, Any]:
             info[key] = value
     arguments = {"nodes": nodes, "edges": edges, "node": masks, "label": labels}
     arguments |= {"context": context, "info": info}
-    return {key: value for key, value in arguments.items() if value or key == "edges"}
+    return {k: v for k, v in arguments.items() if v or k in ("nodes", "edges")}
 
 
 def _arrays(what: str, store: Any, count: int, excluded=("num_nodes",)) -> dict:
@@ -86,8 +81,8 @@ def from_hetero_data(data: Any) -> Graph:
     if "y" in context and "label" not in arguments:
         graph = from_sets(**{**arguments, "context": {**context}})
         label = context["y"]
-        rest = {key: value for key, value in graph.context.items() if key != "y"}
-        return graph.replace(context=rest, label=label, label_level="graph")
+        context = {key: value for key, value in graph.context.items() if key != "y"}
+        return graph.replace(context=context, label=label, label_level="graph")
     return from_sets(**arguments)
 
 

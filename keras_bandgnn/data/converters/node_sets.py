@@ -15,7 +15,7 @@ EdgeSet = tuple[str, str, str]
 
 def from_sets(
     nodes: Mapping[str, int | Mapping[str, Any]],
-    edges: Mapping[EdgeSet, Any],
+    edges: Mapping[EdgeSet, Any] | None = None,
     *,
     label: Mapping[str, Any] | None = None,
     node: Mapping[str, Mapping[str, Any]] | None = None,
@@ -32,7 +32,7 @@ def from_sets(
     Args:
         nodes: Node set -> its features by name, each [rows, ...]; or the number of its
             nodes, which then share one embedding (the feature `kind`, all 0).
-        edges: (source set, relation, target set) -> the ends of its edges, int [2, E],
+        edges: None, or (source set, relation, target set) -> the ends of its edges, int [2, E],
             numbers of nodes within their sets; or a dict with `edge_index` and
             features of the edges, which are 0 in edge sets that lack them.
         label: Node set -> labels of its nodes, [rows, ...], for one set. Nodes of the
@@ -56,7 +56,9 @@ def from_sets(
     (5, [0, 0, 0, 1, 1], [['user', 'buys', 'item']])
     """
     mapping("nodes", nodes)
+    edges = {} if edges is None else edges
     instance("edges", edges, Mapping, "a dict with (source, relation, target) as keys")
+    optional(mapping, "info", info)
     boolean("reverse", reverse)
     for name in nodes:
         check_set_name(name)
@@ -174,7 +176,7 @@ def _edges(key: Any, value: Any, sizes: Mapping[str, int]) -> tuple:
 
 def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
     """Return the features of all edges; 0 in edge sets that lack one."""
-    known: dict[str, np.ndarray] = {}
+    columns: dict[str, np.ndarray] = {}
     for key, (ends, features) in parts.items():
         for name, rows in features.items():
             if np.shape(rows)[:1] != ends.shape[1:]:
@@ -182,7 +184,7 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
                     f"Expected `edges[{key!r}][{name!r}]` to have {ends.shape[1]} "
                     f"rows, one for each edge. Received: shape {np.shape(rows)}."
                 )
-            like = known.setdefault(name, np.asarray(rows)[:0])
+            like = columns.setdefault(name, np.asarray(rows)[:0])
             if np.shape(rows)[1:] != like.shape[1:]:
                 raise ValueError(
                     f"Expected `{name}` of edges with rows of shape {like.shape[1:]} "
@@ -197,7 +199,7 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
                 for ends, features in parts.values()
             ]
         )
-        for name, like in known.items()
+        for name, like in columns.items()
     }
 
 
@@ -271,6 +273,6 @@ def to_sets(graph: Graph) -> dict[str, dict]:
     if graph.label is not None and graph.label_level == "node":
         labelled = {name: graph.label[at] for name, at in members.items()}
         missing = np.isnan if graph.label.dtype.kind == "f" else (lambda v: v < 0)
-        known = {k: v for k, v in labelled.items() if not missing(v).all()}
-        out["label"] = known or dict(list(labelled.items())[:1])
+        some = {k: v for k, v in labelled.items() if not missing(v).all()}
+        out["label"] = some or dict(list(labelled.items())[:1])
     return out

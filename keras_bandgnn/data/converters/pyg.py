@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import having, instance, one_of, refuse
-from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
-from keras_bandgnn.data.converters.hetero_data import (
-    from_hetero_data,
+from keras_bandgnn.data.converters.attributes import (
+    graph_of,
     is_hetero_data,
-    to_hetero_data,
+    levels_of,
+    sized,
 )
+from keras_bandgnn.data.converters.hetero_data import from_hetero_data, to_hetero_data
 from keras_bandgnn.graph import LABEL_LEVELS, Graph
 from keras_bandgnn.optional import optional_import
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_bandgnn.checks import as_path, one_of, optional, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.data.flat_columns import SETS, check_same_spec
 from keras_bandgnn.data.sources import CHUNK_BYTES, CHUNK_GRAPHS, graph_bytes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
@@ -195,7 +195,7 @@ class GraphEncoder(GraphLayer):
     def categories(self) -> dict[str, list[str]]:
         """Return the features with a vocabulary, by level; their id 0 is unknown.
 
-        Levels are `"node"`, `"edge"` and `"context"`.
+        Levels are `"node"`, `"edge"`, `"context"`, and `"sets/<set>"` of node sets.
         """
         return {}
 
@@ -334,11 +334,13 @@ class GraphEncoder(GraphLayer):
             "node": graphs.node_ptr,
             "edge": graphs.edge_ptr,
             "context": np.arange(len(graphs) + 1),
+            **{f"{SETS}/{name}": ptr for name, ptr in graphs.set_ptr.items()},
         }
+        columns = graphs.columns()
         for level, names in self.categories().items():
             pointer = pointers[level]
             for name in names:
-                counts = np.cumsum(getattr(graphs, level)[name] > 0)
+                counts = np.cumsum(columns[f"{level}/{name}"] > 0)
                 counts = np.diff(np.concatenate([[0], counts])[pointer])
                 unknown = np.flatnonzero((counts == 0) & (np.diff(pointer) > 0))
                 if unknown.size:

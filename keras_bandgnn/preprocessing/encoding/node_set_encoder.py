@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import boolean, mapping, optional, refuse
-from keras_bandgnn.data.converters.attributes import as_numpy
-from keras_bandgnn.data.converters.hetero_data import is_hetero_data, set_arguments
-from keras_bandgnn.data.converters.node_sets import from_sets
+from keras_bandgnn.data.converters.attributes import as_numpy, is_hetero_data
+from keras_bandgnn.data.flat_columns import SETS
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
@@ -19,6 +18,7 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
     encode_attribute,
     is_missing,
     learn_attributes,
+    several_categories,
 )
 
 
@@ -68,7 +68,7 @@ class NodeSetEncoder(GraphEncoder):
             for name, table in nodes.items()
         }
         self.edges = checked_attributes("edges", edges)
-        self.edge_sets = edge_sets and [tuple(key) for key in edge_sets]
+        self.edge_sets = optional(_checked_edge_sets, "edge_sets", edge_sets)
         self.reverse = boolean("reverse", reverse)
 
     @classmethod
@@ -94,9 +94,12 @@ class NodeSetEncoder(GraphEncoder):
 
     def learn(self, items: Iterable[Any]) -> None:
         """Learn node sets, columns and edge sets; see `GraphEncoder.adapt`."""
-        items = [_arguments(item) for item in items if self.accepts(item)]
+        received = list(items)
+        items = [_arguments(item) for item in received if self.accepts(item)]
         if not items:
-            refuse("items", f"graphs, each {self._expected()}", items)
+            if received:
+                refuse("items", f"graphs, each {self._expected()}", received)
+            return
         if self.nodes is None:
             tables: dict[str, dict[str, list]] = {}
             for item in items:
@@ -117,8 +120,15 @@ class NodeSetEncoder(GraphEncoder):
                             columns.setdefault(key, []).append(values)
             self.edges = _learnt("edges", columns)
 
+    def categories(self) -> dict[str, list[str]]:
+        """Return the columns of several categories, by node set."""
+        sets = {f"{SETS}/{n}": several_categories(t) for n, t in self.nodes.items()}
+        return {**sets, "edge": several_categories(self.edges)}
+
     def encode_item(self, item: Any) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
+        from keras_bandgnn.data.converters.node_sets import from_sets
+
         item = _arguments(item)
         _refuse_others("node sets", item["nodes"], self.nodes)
         _refuse_others("edge sets", item["edges"], self.edge_sets)
@@ -190,8 +200,21 @@ class NodeSetEncoder(GraphEncoder):
         return {**super().get_config(), **config}
 
 
+def _checked_edge_sets(name: str, value: Any) -> list[tuple[str, str, str]]:
+    expected = "a list of (source set, relation, target set)"
+    if not isinstance(value, list | tuple):
+        refuse(name, expected, value)
+    for key in value:
+        names = isinstance(key, list | tuple) and all(isinstance(k, str) for k in key)
+        if not names or len(key) != 3:
+            refuse(name, expected, value)
+    return [tuple(key) for key in value]
+
+
 def _arguments(item: Any) -> dict[str, Any]:
     """Return the arguments of `from_sets`, with dicts of columns."""
+    from keras_bandgnn.data.converters.hetero_data import set_arguments
+
     item = set_arguments(item) if is_hetero_data(item) else dict(item)
     if "reverse" in item:
         refuse("item", "`reverse` as an argument of NodeSetEncoder", item["reverse"])

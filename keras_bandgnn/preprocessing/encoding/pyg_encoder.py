@@ -10,10 +10,10 @@ from keras_bandgnn.checks import mapping, optional, positive_int, refuse
 from keras_bandgnn.data.converters.attributes import (
     as_numpy,
     graph_of,
+    is_hetero_data,
     is_mask,
     levels_of,
 )
-from keras_bandgnn.data.converters.hetero_data import is_hetero_data
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
