@@ -97,7 +97,8 @@ class NodeEncoder(keras.layers.Layer):
                         self.units,
                         features,
                         dtype=self.dtype_policy,
-                        name=f"encode_{part}",
+                        # Names of layers have no dots on torch; sets have no colons.
+                        name=f"encode_{part.replace('.', ':')}",
                     )
                     layer.level = f"sets[{part!r}]"
                     setattr(self, f"encode_{name}_{part}", layer)

@@ -26,7 +26,7 @@ def set_arguments(data: Any) -> dict[str, Any]:
     nodes: dict[str, Any] = {}
     edges: dict[tuple, dict] = {}
     masks: dict[str, dict] = {}
-    labels: dict[str, Any] = {}
+    labels: Any = {}
     for name in data.node_types:
         values = _arrays(f"data[{name!r}]", data[name], data[name].num_nodes)
         for key in [key for key, rows in values.items() if is_mask(key, rows)]:
@@ -35,7 +35,10 @@ def set_arguments(data: Any) -> dict[str, Any]:
             labels[name] = values.pop("y")
         nodes[name] = values or int(data[name].num_nodes)
     if len(labels) > 1:
-        refuse("data", "`y` in one node set", sorted(labels))
+        raise ValueError(
+            f"Expected `y` in one node set of the HeteroData. Received: {[*labels]}. "
+            f"Delete the others: del data[{[*labels][-1]!r}].y."
+        )
     for key in data.edge_types:
         store = data[key]
         if store.get("edge_index") is None:
@@ -49,13 +52,16 @@ def set_arguments(data: Any) -> dict[str, Any]:
     context, info = {}, {}
     for key, value in data.to_dict().get("_global_store", {}).items():
         array = as_numpy(value)
-        if isinstance(array, np.ndarray):
+        if isinstance(array, np.ndarray) and key == "y" and not labels:
+            labels = array[0] if array.shape[:1] == (1,) else array
+        elif isinstance(array, np.ndarray):
             context[key] = array[0] if array.shape[:1] == (1,) else array
         else:
             info[key] = value
     arguments = {"nodes": nodes, "edges": edges, "node": masks, "label": labels}
     arguments |= {"context": context, "info": info}
-    return {k: v for k, v in arguments.items() if v or k in ("nodes", "edges")}
+    empty = {k for k, v in arguments.items() if isinstance(v, dict) and not v}
+    return {k: v for k, v in arguments.items() if k not in empty - {"nodes", "edges"}}
 
 
 def _arrays(what: str, store: Any, count: int, excluded=("num_nodes",)) -> dict:
@@ -76,14 +82,7 @@ def _arrays(what: str, store: Any, count: int, excluded=("num_nodes",)) -> dict:
 
 def from_hetero_data(data: Any) -> Graph:
     """Convert a `HeteroData` to a graph with node sets; see `set_arguments`."""
-    arguments = set_arguments(data)
-    context = arguments.get("context", {})
-    if "y" in context and "label" not in arguments:
-        graph = from_sets(**{**arguments, "context": {**context}})
-        label = context["y"]
-        context = {key: value for key, value in graph.context.items() if key != "y"}
-        return graph.replace(context=context, label=label, label_level="graph")
-    return from_sets(**arguments)
+    return from_sets(**set_arguments(data))
 
 
 def to_hetero_data(graph: Graph) -> Any:

@@ -46,7 +46,7 @@ def link_tables(
     tables = {name: _columns(f"nodes[{name!r}]", t) for name, t in nodes.items()}
     numbers = {}
     for name, column in keys.items():
-        _known("keys", name, tables)
+        _check_set("keys", name, tables)
         values = _column(f"nodes[{name!r}]", tables[name], column)
         numbers[name] = {value: row for row, value in enumerate(values)}
         if len(numbers[name]) < len(values):
@@ -62,7 +62,7 @@ def link_tables(
             refuse("edges", "keys (source set, relation, target set)", key)
         what, (source, _, target) = f"edges[{key!r}]", key
         for name in (source, target):
-            _known(what, name, tables)
+            _check_set(what, name, tables)
         features: dict[str, list] = {}
         if isinstance(value, str):
             targets = _column(f"nodes[{source!r}]", tables[source], value)
@@ -79,18 +79,18 @@ def link_tables(
             features = {k: v for k, v in table.items() if k not in value[1:]}
         targets = _rows(what, target, targets, numbers)
         pairs = zip(sources, targets, strict=True)
-        kept = [k for k, pair in enumerate(pairs) if None not in pair]
+        joined = [k for k, pair in enumerate(pairs) if None not in pair]
         linked[key] = {
             "edge_index": np.array(
-                [[sources[k] for k in kept], [targets[k] for k in kept]], np.int64
+                [[sources[k] for k in joined], [targets[k] for k in joined]], np.int64
             ),
-            **{name: [values[k] for k in kept] for name, values in features.items()},
+            **{name: [values[k] for k in joined] for name, values in features.items()},
         }
-    left = {}
+    features_of = {}
     for name, table in tables.items():
         columns = {k: v for k, v in table.items() if k not in used.get(name, ())}
-        left[name] = columns or max((len(v) for v in table.values()), default=0)
-    return {"nodes": left, "edges": linked}
+        features_of[name] = columns or max((len(v) for v in table.values()), default=0)
+    return {"nodes": features_of, "edges": linked}
 
 
 def _columns(what: str, table: Any) -> dict[str, list]:
@@ -113,7 +113,7 @@ def _column(what: str, table: Mapping[str, list], name: str) -> list:
     return table[name]
 
 
-def _known(what: str, name: str, tables: Mapping) -> None:
+def _check_set(what: str, name: str, tables: Mapping) -> None:
     if name not in tables:
         refuse(what, f"node sets of {sorted(tables)}", name)
 

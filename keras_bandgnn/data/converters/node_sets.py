@@ -17,7 +17,7 @@ def from_sets(
     nodes: Mapping[str, int | Mapping[str, Any]],
     edges: Mapping[EdgeSet, Any] | None = None,
     *,
-    label: Mapping[str, Any] | None = None,
+    label: Any = None,
     node: Mapping[str, Mapping[str, Any]] | None = None,
     reverse: bool = False,
     context: Mapping[str, Any] | None = None,
@@ -32,11 +32,12 @@ def from_sets(
     Args:
         nodes: Node set -> its features by name, each [rows, ...]; or the number of its
             nodes, which then share one embedding (the feature `kind`, all 0).
-        edges: None, or (source set, relation, target set) -> the ends of its edges, int [2, E],
-            numbers of nodes within their sets; or a dict with `edge_index` and
+        edges: None, or (source set, relation, target set) -> the ends of its edges, int
+            [2, E], numbers of nodes within their sets; or a dict with `edge_index` and
             features of the edges, which are 0 in edge sets that lack them.
         label: Node set -> labels of its nodes, [rows, ...], for one set. Nodes of the
-            others have no label: -1 among classes, NaN among numbers.
+            others have no label: -1 among classes, NaN among numbers. What is no dict
+            is the label of the graph.
         node: Feature that several sets share -> node set -> its rows, such as masks.
             Nodes of other sets have 0.
         reverse: Whether to add, for each edge set, the edges in the other direction,
@@ -71,12 +72,17 @@ def from_sets(
     for name, values in (optional(mapping, "node", node) or {}).items():
         columns[name] = _spread(f"node[{name!r}]", values, sizes, 0)
     targets = None
-    if label is not None:
+    level = "graph"
+    if isinstance(label, Mapping):
+        level = "node"
         if len(mapping("label", label)) != 1:
-            refuse("label", "the labels of one node set, {'author': y}", sorted(label))
+            expected = "the labels of one node set, {'author': y}"
+            refuse("label", expected, sorted(label), "Leave out the others.")
         (values,) = label.values()
         is_class = np.asarray(as_numpy(values)).dtype.kind in "iub"
         targets = _spread("label", label, sizes, -1 if is_class else np.nan)
+    elif label is not None:
+        targets = label
     parts = {}
     for key, value in edges.items():
         parts[key] = _edges(key, value, sizes)
@@ -100,7 +106,7 @@ def from_sets(
         edge=_joined({key: parts[key] for key in keys}),
         context=context,
         label=targets,
-        label_level="graph" if targets is None else "node",
+        label_level=level,
         info={**(info or {}), EDGE_SETS: [list(key) for key in keys]},
         sets=tables,
     )

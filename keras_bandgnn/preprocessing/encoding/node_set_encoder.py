@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean, mapping, optional, refuse
+from keras_bandgnn.checks import boolean, mapping, optional, refuse, strings
 from keras_bandgnn.data.converters.attributes import as_numpy, is_hetero_data
 from keras_bandgnn.data.flat_columns import SETS
 from keras_bandgnn.graph import Graph
@@ -20,6 +20,9 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
     learn_attributes,
     several_categories,
 )
+
+# Arguments of `from_sets` in an item.
+_KEYS = {"nodes", "edges", "label", "node", "context", "info"}
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -38,6 +41,7 @@ class NodeSetEncoder(GraphEncoder):
         nodes: Node set -> column -> what `adapt` learnt of it; None to learn it.
         edges: What `adapt` learnt of the columns of edges; None to learn it.
         edge_sets: The edge sets of items; None to learn them.
+        edge_columns: The columns of each edge set; None to learn them.
         reverse: Whether graphs also have the edges of each set in the other direction,
             see `from_sets`.
         on_error: See `GraphEncoder`.
@@ -57,6 +61,7 @@ class NodeSetEncoder(GraphEncoder):
         nodes: Mapping[str, Mapping] | None = None,
         edges: Mapping[str, Mapping] | None = None,
         edge_sets: Sequence[Sequence[str]] | None = None,
+        edge_columns: Sequence[Sequence[str]] | None = None,
         reverse: bool = False,
         on_error: str = "raise",
         **kwargs,
@@ -69,6 +74,7 @@ class NodeSetEncoder(GraphEncoder):
         }
         self.edges = checked_attributes("edges", edges)
         self.edge_sets = optional(_checked_edge_sets, "edge_sets", edge_sets)
+        self.edge_columns = optional(_checked_columns, "edge_columns", edge_columns)
         self.reverse = boolean("reverse", reverse)
 
     @classmethod
@@ -84,7 +90,8 @@ class NodeSetEncoder(GraphEncoder):
     @property
     def is_adapted(self) -> bool:
         """Whether the node sets, their columns and the edge sets are known."""
-        return None not in (self.nodes, self.edges, self.edge_sets)
+        learnt = (self.nodes, self.edges, self.edge_sets, self.edge_columns)
+        return None not in learnt
 
     @property
     def num_edge_types(self) -> int:
@@ -108,17 +115,22 @@ class NodeSetEncoder(GraphEncoder):
                     for key, values in columns.items():
                         parts.setdefault(key, []).append(values)
             self.nodes = {name: _learnt(name, tables[name]) for name in sorted(tables)}
-        keys = {key for item in items for key in item["edges"]}
+        columns: dict[str, list] = {}
+        names: dict[tuple, set] = {}
+        for item in items:
+            for key, part in item["edges"].items():
+                names.setdefault(key, set()).update(part)
+                for name, values in part.items():
+                    if name != "edge_index":
+                        columns.setdefault(name, []).append(values)
         if self.edge_sets is None:
-            self.edge_sets = sorted(keys)
+            self.edge_sets = sorted(names)
         if self.edges is None:
-            columns: dict[str, list] = {}
-            for item in items:
-                for part in item["edges"].values():
-                    for key, values in part.items():
-                        if key != "edge_index":
-                            columns.setdefault(key, []).append(values)
             self.edges = _learnt("edges", columns)
+        if self.edge_columns is None:
+            self.edge_columns = [
+                sorted(names.get(key, set()) & {*self.edges}) for key in self.edge_sets
+            ]
 
     def categories(self) -> dict[str, list[str]]:
         """Return the columns of several categories, by node set."""
@@ -132,28 +144,39 @@ class NodeSetEncoder(GraphEncoder):
         item = _arguments(item)
         _refuse_others("node sets", item["nodes"], self.nodes)
         _refuse_others("edge sets", item["edges"], self.edge_sets)
-        nodes = {
-            name: _encoded(name, spec, item["nodes"].get(name))
-            for name, spec in self.nodes.items()
+        nodes, masks = {}, dict(item.get("node") or {})
+        for name, spec in self.nodes.items():
+            columns = _encoded(name, spec, item["nodes"].get(name))
+            for key in [key for key in columns if "mask" in spec.get(key, ())]:
+                masks[key] = {**masks.get(key, {}), name: columns.pop(key)}
+            nodes[name] = columns or len(next(iter(item["nodes"][name].values())))
+        edges = {
+            key: self._edges(key, names, item["edges"].get(key))
+            for key, names in zip(self.edge_sets, self.edge_columns, strict=True)
         }
-        empty = {"edge_index": np.zeros((2, 0), np.int32)}
-        edges = {}
-        for key in self.edge_sets:
-            columns = item["edges"].get(key, empty)
-            present = {k: s for k, s in self.edges.items() if k in columns}
-            edges[key] = {
-                "edge_index": columns["edge_index"],
-                **{k: _column("edges", k, s, columns[k]) for k, s in present.items()},
+        item = {**item, "nodes": nodes, "edges": edges, "node": masks}
+        return from_sets(**item, reverse=self.reverse)
+
+    def _edges(self, edge_set, names: Sequence[str], columns: Any) -> dict[str, Any]:
+        """Return the ends and the features of an edge set."""
+        if columns is None:
+            columns = {
+                "edge_index": np.zeros((2, 0), np.int32),
+                **dict.fromkeys(names, []),
             }
-            for name, spec in self.edges.items():
-                # Of edge sets that lack the column.
-                count = np.shape(columns["edge_index"])[1]
-                kind = np.int32 if "category" in spec else np.float32
-                shape = (count, *spec.get("number", ()))
-                edges[key].setdefault(name, np.zeros(shape, kind))
-        return from_sets(
-            **{**item, "nodes": nodes, "edges": edges, "reverse": self.reverse}
-        )
+        _require(f"edge set {edge_set}", names, columns)
+        ends = as_numpy(columns.get("edge_index"))
+        if np.ndim(ends) != 2:
+            refuse(f"edges[{edge_set!r}]", "ends int [2, E] as `edge_index`", ends)
+        features = {}
+        for name, spec in self.edges.items():
+            if name in names:
+                features[name] = _column("edges", name, spec, columns[name])
+                continue
+            # Of edge sets that have no such column.
+            kind = np.int32 if "category" in spec else np.float32
+            features[name] = np.zeros((ends.shape[1], *spec.get("number", ())), kind)
+        return {"edge_index": ends, **features}
 
     def content(self, item: Any) -> bytes:
         """Return names, kinds and bytes of all columns."""
@@ -195,6 +218,7 @@ class NodeSetEncoder(GraphEncoder):
             "nodes": self.nodes,
             "edges": self.edges,
             "edge_sets": self.edge_sets and [list(key) for key in self.edge_sets],
+            "edge_columns": self.edge_columns,
             "reverse": self.reverse,
         }
         return {**super().get_config(), **config}
@@ -211,6 +235,22 @@ def _checked_edge_sets(name: str, value: Any) -> list[tuple[str, str, str]]:
     return [tuple(key) for key in value]
 
 
+def _checked_columns(name: str, value: Any) -> list[list[str]]:
+    if not isinstance(value, list | tuple):
+        refuse(name, "a list of the columns of each edge set", value)
+    return [strings(f"{name}[{k}]", names) for k, names in enumerate(value)]
+
+
+def _require(what: str, names: Iterable[str], columns: Mapping) -> None:
+    """Raise a ValueError if columns are missing."""
+    missing = sorted(set(names) - set(columns))
+    if missing:
+        raise ValueError(
+            f"Expected the columns {sorted(names)} of {what}, as in training. "
+            f"Received: {sorted(columns)}; {missing} are missing."
+        )
+
+
 def _arguments(item: Any) -> dict[str, Any]:
     """Return the arguments of `from_sets`, with dicts of columns."""
     from keras_bandgnn.data.converters.hetero_data import set_arguments
@@ -218,6 +258,8 @@ def _arguments(item: Any) -> dict[str, Any]:
     item = set_arguments(item) if is_hetero_data(item) else dict(item)
     if "reverse" in item:
         refuse("item", "`reverse` as an argument of NodeSetEncoder", item["reverse"])
+    if others := sorted(set(item) - _KEYS):
+        refuse("item", f"a dict with the keys {sorted(_KEYS)}", others)
     nodes = {name: _columns(table) for name, table in item["nodes"].items()}
     edges = {
         key: dict(part) if isinstance(part, Mapping) else {"edge_index": as_numpy(part)}
@@ -228,6 +270,8 @@ def _arguments(item: Any) -> dict[str, Any]:
 
 def _columns(table: Any) -> dict[str, Any]:
     if is_table(table):
+        if not len(table.columns):
+            return _columns(len(table))
         return {str(name): table[name].tolist() for name in table.columns}
     if isinstance(table, int | np.integer):
         return {"kind": np.zeros(int(table), np.int32)}
@@ -238,24 +282,26 @@ def _learnt(name: str, columns: Mapping[str, list]) -> dict[str, dict]:
     """Return what is learnt of the columns of a set, from the parts of each."""
     out: dict[str, dict] = {}
     for key, parts in columns.items():
+        if "/" in key or "." in key:
+            refuse(f"columns of {name!r}", "names without '/' and '.'", key)
         arrays = all(isinstance(part, np.ndarray) for part in parts)
-        if arrays and parts[0].ndim > 1:
+        if arrays and parts[0].ndim == 2:
             out[key] = {"number": list(parts[0].shape[1:])}
             continue
         values = [v for p in parts for v in (p.tolist() if arrays else p)]
         out |= learn_attributes(name, {key: values}, {}, standardize=True)
+        wide = key in out and len(out[key].get("number", ())) > 1
+        if wide or (key not in out and values):
+            expected = "a number, a vector, a string or a bool in each row"
+            advice = "Leave the column out."
+            refuse(f"column {key!r} of {name!r}", expected, values[:1], advice)
     return out
 
 
 def _encoded(name: str, spec: Mapping[str, Mapping], table: Any) -> dict[str, Any]:
     """Return the features of a node set."""
     table = table if table is not None else dict.fromkeys(spec, [])
-    lacking = sorted(set(spec) - set(table))
-    if lacking:
-        raise ValueError(
-            f"Expected the columns {sorted(spec)} of node set {name!r}, as in "
-            f"training. Received: {sorted(table)}; {lacking} are missing."
-        )
+    _require(f"node set {name!r}", spec, table)
     columns = {key: _column(name, key, spec[key], table[key]) for key in spec}
     if columns:
         return columns
@@ -267,8 +313,13 @@ def _encoded(name: str, spec: Mapping[str, Mapping], table: Any) -> dict[str, An
 def _column(what: str, name: str, spec: Mapping, values: Any) -> np.ndarray:
     """Return a column as ids or numbers; missing numbers of a column are the mean."""
     if "number" in spec and spec["number"]:
-        rows = np.asarray(values, np.float32)
-        return rows.reshape(len(values), *spec["number"])
+        shape = (len(values), *spec["number"])
+        if not len(values):
+            return np.zeros(shape, np.float32)
+        if np.shape(values) != shape or np.asarray(values).dtype.kind not in "biuf":
+            expected = f"numbers of shape {list(shape)}, as in training"
+            refuse(f"column {name!r} of {what!r}", expected, values)
+        return np.asarray(values, np.float32)
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if "mean" in spec:

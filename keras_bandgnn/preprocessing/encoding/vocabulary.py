@@ -72,6 +72,13 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
     }
 
 
+def _advice(what: str) -> str:
+    """Return how to leave out an attribute, for errors."""
+    if what in ("node", "edge", "graph", "context"):
+        return f"Or choose the attributes to convert with {what}=[...]."
+    return "Or leave the column out, or write it as numbers or strings."
+
+
 def learn_attributes(
     what: str,
     columns: Mapping[str, Iterable[Any]],
@@ -110,8 +117,8 @@ def learn_attributes(
             wrong = next(value for value in present if _kind(value) is None)
             raise ValueError(
                 f"Expected the {what} attribute {name!r} to be a number, a vector of "
-                f"numbers, a string or a bool. Received: {wrong!r:.60}. Choose the "
-                f"attributes to convert with {what}=[...]."
+                f"numbers, a string or a bool. Received: {wrong!r:.60}. "
+                f"{_advice(what)}"
             )
         if kinds == {"category"}:
             distinct = {plain(value) for value in present}
@@ -128,14 +135,14 @@ def learn_attributes(
             raise ValueError(
                 f"Expected the {what} attribute {name!r} to be all numbers or all "
                 f"categories. Received: both {number!r:.30} and {text[0]!r:.30}. Write "
-                f"one kind, or choose the attributes to convert with {what}=[...]."
+                f"one kind. {_advice(what)}"
             )
         shapes = {np.shape(value) for value in present}
         if len(shapes) > 1:
             raise ValueError(
                 f"Expected the {what} attribute {name!r} to be numbers of one shape. "
-                f"Received: shapes {sorted(shapes)}. Pad them to one shape, or choose "
-                f"the attributes to convert with {what}=[...]."
+                f"Received: shapes {sorted(shapes)}. Pad them to one shape. "
+                f"{_advice(what)}"
             )
         learnt[name] = {"number": list(shapes.pop())}
         rows = np.array([np.ravel(value) for value in present], np.float64)
@@ -173,8 +180,8 @@ def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.nd
             numbers = f"numbers of shape {shape}" if shape else "a number"
             raise ValueError(
                 f"Expected the {what} attribute {name!r} to be {numbers}. Received: "
-                f"{value!r:.60} at {what} {position}. Set it, or choose the attributes "
-                f"to convert with {what}=[...]."
+                f"{value!r:.60} at {what} {position}. Set it. "
+                f"{_advice(what)}"
             )
     rows = np.asarray(values, np.float64).reshape(len(values), math.prod(shape))
     if "mean" in spec:
