@@ -7,7 +7,13 @@ import keras
 import numpy as np
 
 from keras_bandgnn.batch import GraphRows, graph_rows
-from keras_bandgnn.checks import boolean, instance, int_array, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    int_array,
+    positive_int,
+    refuse,
+)
 from keras_bandgnn.explain.edge_places import EdgePlaces, edge_places, opposite_edges
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import (
@@ -144,7 +150,11 @@ class ExplanationRequest(NamedTuple):
                 record = _record(batch, rows, loader, inputs, places[rows.id][0])
                 place = rows.group, rows.slot
                 if self.index is not None:
-                    record = record._replace(index=int(index[record.number]))
+                    number = int(index[record.number])
+                    node_set = getattr(self.task, "node_set", None)
+                    if node_set is not None:
+                        number = _node_of_row(record, node_set, number)
+                    record = record._replace(index=number)
                     row[place] = rows.nodes.start + _node(record)
                 if self.task.output_level == "candidate":
                     width = int(batch["candidate"]["mask"][place].sum())
@@ -154,6 +164,16 @@ class ExplanationRequest(NamedTuple):
             request = {"row": row, "column": column, **more, **batch["request"]}
             request["pair"] = opposite_edges(batch["edge"])
             yield {**batch, "request": request}, records
+
+
+def _node_of_row(record: GraphRecord, node_set: str, row: int) -> int:
+    """Return the node with a row of a node set, as the caller numbers nodes."""
+    graph = record.graph
+    here = graph.node["set"] == [*graph.sets].index(node_set)
+    found = np.flatnonzero(here & (graph.node["set_row"] == row))
+    if not len(found):
+        refuse("index", f"a row of the nodes of {node_set!r}", row)
+    return int(found[0])
 
 
 def _record(

@@ -150,6 +150,9 @@ def read_inputs(name: str, x: Any) -> Inputs:
         # As Python does, but data sets of torch need not end by themselves.
         sized = hasattr(x, "__getitem__") and hasattr(x, "__len__")
         x = [x[i] for i in range(len(x))] if sized else list(x)
+    if isinstance(x, Mapping) and {"nodes", "edges"} <= x.keys():
+        # A graph of node sets by itself.
+        x = [x]
     if is_raw(x):
         items = raw_items(x)
         return Inputs(ITEMS, items, x, items)
@@ -239,6 +242,8 @@ def _encode(task, items, adapt: bool, first: int) -> Encoded:
             f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
             "load a preset."
         )
+    if task.preprocessor is None or task.preprocessor.encoder is None:
+        _check_edge_sets(task.backbone, encoder)
     if task.preprocessor is not None and task.preprocessor.encoder is None:
         _check_names(task.backbone, encoder)
     encoded = encoder.encode(items, first=first)
@@ -261,6 +266,20 @@ def _encode(task, items, adapt: bool, first: int) -> Encoded:
         graphs = [encoder(items[i]) for i in encoded.positions]
         encoded = encoded._replace(graphs=graphs)
     return encoded
+
+
+def _check_edge_sets(backbone, encoder) -> None:
+    """Raise a ValueError if a new encoder has other edge sets than a backbone."""
+    types = backbone.num_edge_types
+    if getattr(encoder, "edge_sets", None) and types not in (
+        *(0, None, encoder.num_edge_types),
+    ):
+        raise ValueError(
+            f"Expected {types} edge sets, as the backbone's num_edge_types. Received: "
+            f"{encoder.num_edge_types}, of an encoder that the task made itself. Put "
+            "yours into it: GraphPreprocessor([NodeSetEncoder(reverse=True).adapt("
+            "items)])."
+        )
 
 
 def _check_names(backbone, encoder) -> None:

@@ -19,6 +19,7 @@ def rows_of(
     count: int,
     graphs: FlatGraphs,
     level: str,
+    node_set: str | None = None,
 ) -> Any:
     """Return the labels or weights of the converted items among `count` items.
 
@@ -30,6 +31,7 @@ def rows_of(
         count: Number of items.
         graphs: The graphs of the converted items.
         level: `"node"` or `"edge"` where each item has several labels.
+        node_set: The node set that labels of nodes belong to; None for all nodes.
 
     Raises:
         ValueError: For another number of values, and for values that do not fit,
@@ -58,6 +60,8 @@ def rows_of(
         _check_rows(name, rows, positions)
         return rows
     counts = graphs.num_nodes if level == "node" else graphs.num_edges
+    if node_set is not None:
+        counts = np.diff(graphs.set_ptr[node_set])
     for number, row, size in zip(positions.tolist(), rows, counts, strict=True):
         check_size(f"{name}[{number}]", row, int(size), level, number)
         _check_rows(f"{name}[{number}]", row)
@@ -93,7 +97,7 @@ def check_size(name: str, row: Any, count: int, level: str, number: int) -> None
         )
 
 
-def check_index(name: str, x: Any, values: Any) -> None:
+def check_index(name: str, x: Any, values: Any, node_set: str | None = None) -> None:
     """Raise a ValueError if the pandas index of values has the rows in another order.
 
     Labels belong to items, and to the nodes of a graph, by position, as in Keras.
@@ -102,14 +106,17 @@ def check_index(name: str, x: Any, values: Any) -> None:
         name: Name of the argument `values`.
         x: Data. A data frame or a series has an index, a graph of networkx names.
         values: Labels or weights; of several graphs a list.
+        node_set: The node set that they belong to; its table may be a data frame.
     """
     if isinstance(x, list | tuple):
         if isinstance(values, list | tuple) and len(x) == len(values):
             for graph, rows in zip(x, values, strict=True):
-                check_index(name, graph, rows)
+                check_index(name, graph, rows, node_set)
         elif len(x) == 1:
-            check_index(name, x[0], values)
+            check_index(name, x[0], values, node_set)
         return
+    if node_set is not None and isinstance(x, Mapping):
+        x = x.get("nodes", {}).get(node_set)
     if not hasattr(values, "iloc"):
         return
     if hasattr(x, "iloc"):

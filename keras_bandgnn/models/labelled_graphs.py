@@ -55,8 +55,9 @@ def labelled(
     """
     inputs = read_inputs(name, x)
     y = list(y) if isinstance(y, Iterator) else y
-    check_index("y", inputs.source, y)
-    check_index("sample_weight", inputs.source, sample_weight)
+    node_set = getattr(task, "node_set", None)
+    check_index("y", inputs.source, y, node_set)
+    check_index("sample_weight", inputs.source, sample_weight, node_set)
     if inputs.items is not None:
         y = columns_of(inputs.source, y)
         sample_weight = columns_of(inputs.source, sample_weight)
@@ -71,11 +72,11 @@ def labelled(
             "count": len(items),
             "graphs": graphs,
             "level": task.output_level,
+            "node_set": node_set,
         }
         y = rows_of("y", y, **options)
         sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, **options)
     names = getattr(task, "class_names", None)
-    node_set = getattr(task, "node_set", None)
     if node_set is not None:
         y = None if y is None else class_numbers(y, names)
         y = _of_nodes("y", graphs, y, node_set)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from keras_bandgnn.checks import instance, refuse
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import EDGE_SETS, Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.registration import check_registered, registered_class
 
@@ -131,6 +131,22 @@ def only_graphs(data) -> bool:
     if isinstance(data, list | tuple):
         return bool(data) and all(isinstance(item, Graph) for item in data)
     return hasattr(data, "node_ptr") or hasattr(data, "shards")
+
+
+def refuse_edge_sets(graph: Graph, layer: GraphLayer) -> None:
+    """Raise a ValueError for edge sets, to which the edges of a layer do not belong."""
+    if graph.sets and EDGE_SETS in graph.info:
+        raise ValueError(
+            f"Expected a graph without edge sets, as the edges that "
+            f"{type(layer).__name__} adds belong to none. Received: "
+            f"{graph.info[EDGE_SETS]}. Add edges of their own edge sets, such as with "
+            "from_sets(..., reverse=True) or NodeSetEncoder(reverse=True)."
+        )
+
+
+def without_edge_sets(info: Mapping) -> dict:
+    """Return the `info` of a graph whose edges were replaced: types name no sets."""
+    return {name: value for name, value in info.items() if name != EDGE_SETS}
 
 
 def refuse_edge_labels(

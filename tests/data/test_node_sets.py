@@ -158,6 +158,22 @@ def test_what_makes_a_graph_comes_back():
     assert some["edges"]["author", "writes", "paper"]["edge_index"].shape == (2, 7)
 
 
+def test_hetero_data_has_labels_of_one_set_or_of_the_graph():
+    pyg, torch = (
+        pytest.importorskip("torch_geometric.data"),
+        pytest.importorskip("torch"),
+    )
+    data = pyg.HeteroData()
+    data["a"].x, data["b"].x = torch.ones(2, 3), torch.ones(1, 1)
+    data.y = torch.tensor([1])
+    assert kb.data.from_pyg(data).label.tolist() == 1
+    encoder = kb.preprocessing.NodeSetEncoder().adapt([data])
+    assert encoder(data).label.tolist() == 1 and not encoder(data).context
+    data["a"].y, data["b"].y = torch.tensor([0, 1]), torch.tensor([0])
+    with pytest.raises(ValueError, match="del data\\['b'\\].y"):
+        kb.data.from_pyg(data)
+
+
 def test_hetero_data_comes_back():
     pytest.importorskip("torch_geometric")
     graph = made(4)

@@ -306,3 +306,89 @@ def test_the_encoder_refuses_what_it_did_not_learn():
     with pytest.raises(ValueError, match="`reverse` as an argument"):
         encoder({**rows(1), "reverse": True})
     assert NodeSetEncoder.accepts(rows()) and not NodeSetEncoder.accepts({"x": 1})
+
+
+def test_columns_of_edges_and_masks_of_tables_are_those_of_the_training():
+    data = rows()
+    data["nodes"]["user"]["train_mask"] = [True, False] * 4
+    encoder = NodeSetEncoder().adapt([data])
+    graph = encoder(data)
+    assert "train_mask" not in encoder.inputs()["sets"]["user"]
+    users = graph.node["set"] == 2
+    assert graph.node["train_mask"][users].tolist() == [1, 0] * 4
+    assert not graph.node["train_mask"][~users].any()
+    lacking = rows()
+    lacking["nodes"]["user"]["train_mask"] = [True] * 8
+    ends = lacking["edges"]["user", "buys", "item"]
+    lacking["edges"]["user", "buys", "item"] = {
+        "edge_index": ends["edge_index"],
+        "Stars": ends["stars"],
+    }
+    with pytest.raises(ValueError, match="columns \\['stars'\\] of edge set"):
+        encoder(lacking)
+    for columns, message in (
+        ({"a/b": [1.0] * 8}, "without '/'"),
+        ({"q": [None] * 8}, "column 'q' of 'user'"),
+        ({"x": np.ones((8, 2, 2))}, "column 'x' of 'user'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wrong = rows()
+            wrong["nodes"]["user"] = columns
+            NodeSetEncoder().adapt([wrong])
+    wrong = rows()
+    wrong["nodes"]["item"]["x"] = np.ones((5, 3))
+    with pytest.raises(ValueError, match="column 'x' of 'item'.*as in training"):
+        NodeSetEncoder().adapt([rows()])(wrong)
+
+
+def test_skipped_items_and_indices_of_tables_keep_labels_in_place():
+    data, labels = [rows(seed) for seed in range(3)], np.arange(8) % 2
+    bad = rows(3)
+    bad["nodes"] = {"user": {"town": ["Ulm"]}, "item": {}, "shop": 1}
+    encoder = NodeSetEncoder(on_error="skip").adapt(data)
+    model = kb.models.NodeClassifier(
+        kb.models.GINEBackbone(encoder.inputs(), 8, num_layers=1, num_edge_types=2),
+        2,
+        GraphPreprocessor([encoder]),
+        node_set="user",
+    )
+    model.fit([*data[:1], bad, data[1]], [labels, [1], labels], epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="to have a row for each of the 8"):
+        model.fit([data[0], bad], [labels[:3], [1]], verbose=0)
+    assert model.predict(data[0])[0].shape == (8, 2)
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(data[0]["nodes"]["user"], index=list("abcdefgh"))
+    framed = {**data[0], "nodes": {**data[0]["nodes"], "user": table}}
+    y = pandas.Series(labels, index=list("abcdefgh"))
+    model.fit([framed], [y], epochs=1, verbose=0)
+    for given in ([y.iloc[::-1]], y.iloc[::-1]):
+        with pytest.raises(ValueError, match="index in another order"):
+            model.fit([framed], given, verbose=0)
+
+
+def test_tasks_that_make_their_encoder_say_if_it_has_other_edge_sets():
+    encoder = NodeSetEncoder(reverse=True).adapt([rows()])
+    backbone = kb.models.RGCNBackbone(
+        encoder.inputs(), 8, num_layers=1, num_edge_types=encoder.num_edge_types
+    )
+    model = kb.models.NodeClassifier(backbone, 2, node_set="user")
+    with pytest.raises(ValueError, match="Expected 4 edge sets.*Received: 2"):
+        model.fit([rows()], [np.arange(8) % 2], verbose=0)
+
+
+def test_names_of_sets_may_have_dots():
+    graph = from_sets({"a.b": {"x": np.ones((2, 3))}, "a_b": 2}, {})
+    inputs = {"sets": {"a.b": {"x": {"features": 3}}, "a_b": {"kind": 1}}}
+    backbone = kb.models.GINEBackbone(inputs, 8, num_layers=1)
+    assert kb.models.NodeClassifier(backbone, 2).predict([graph])[0].shape == (4, 2)
+
+
+def test_explanations_count_rows_of_the_node_set():
+    model, graph = task(kb.models.SAGEBackbone), made()
+    graph = graph.replace(label=None, label_level="graph")
+    backbone = small(kb.models.SAGEBackbone)
+    papers = kb.models.NodeClassifier(backbone, 3, node_set="paper")
+    (found,) = kb.explain.saliency(papers, [graph], target=0, index=2)
+    assert abs(found.output - papers.predict([graph])[0][2, 0]) < 1e-4
+    (found,) = kb.explain.saliency(model, [graph], target=1, index=3)
+    assert abs(found.output - model.predict([graph])[0][3, 1]) < 1e-4

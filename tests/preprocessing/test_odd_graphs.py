@@ -17,7 +17,7 @@ from registered import plans_of_primitives, registered_primitives
 
 import keras_bandgnn as kb
 from keras_bandgnn import Graph, preprocessing, primitives
-from keras_bandgnn.data import FlatGraphs, from_scipy, to_scipy
+from keras_bandgnn.data import FlatGraphs, from_scipy, from_sets, to_scipy
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.models.labelled_graphs import with_labels
 from keras_bandgnn.preprocessing import (
@@ -461,6 +461,40 @@ def test_layers_keep_what_they_promise(sample):
     graphs = atoms() if check is listed else GRAPHS
     for one, made in zip(graphs, layer(graphs), strict=True):
         check(made, one)
+
+
+@pytest.mark.parametrize(
+    "sample", SAMPLES, ids=lambda s: f"{type(s[0]).__name__} {s[0].get_config()}"[:70]
+)
+def test_edges_belong_to_the_edge_sets_that_their_types_name(sample):
+    """Or the layer says that they belong to none, or refuses such graphs."""
+    layer, _ = sample
+    if isinstance(layer, preprocessing.ClusterCompile) or (
+        getattr(layer, "ordering", "") == "metis"
+    ):
+        pytest.importorskip("pymetis")
+    rng = np.random.default_rng(0)
+    tables = {"a": {"h": rng.normal(size=(5, 2))}, "b": 6}
+    ends = rng.integers(0, [[5], [6]], (2, 14))
+    shared = {"a": rng.integers(1, 7, 5), "b": rng.integers(1, 7, 6)}
+    places = {name: rng.normal(size=(len(v), 3)) for name, v in shared.items()}
+    graph = from_sets(
+        tables,
+        {("a", "to", "b"): ends},
+        label={"a": rng.integers(0, 2, 5)},
+        node={"atomic_number": shared, "position": places, "feature": places},
+        reverse=True,
+    )
+    try:
+        (made,) = layer([graph])
+    except ValueError as error:
+        assert "Received" in str(error)
+        return
+    assert [*made.sets] == ["a", "b"]
+    names = made.info.get("edge_sets", [])
+    for edge, kind in enumerate(made.edge_type if names else ()):
+        ends = (made.node["set"][part[edge]] for part in (made.senders, made.receivers))
+        assert ["ab"[end] for end in ends] == [names[kind][0], names[kind][2]]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from keras_bandgnn.preprocessing.attention.adjacency import (
     distinct,
     pairs_within,
 )
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
+from keras_bandgnn.preprocessing.graph_layer import (
+    GraphLayer,
+    refuse_edge_labels,
+    without_edge_sets,
+)
 
 _WRITTEN = ("attend", "distance", "target")
 # Target edges are further apart than any pair, so no distance has their bias.
@@ -143,7 +147,8 @@ class AttentionEdges(GraphLayer):
         pairs = {"senders": senders, "receivers": receivers, "edge_type": types}
         if self.target_type is not None:
             return self._with_targets(graph, pairs, features)
-        return graph.replace(**pairs, edge=features)
+        info = without_edge_sets(graph.info)
+        return graph.replace(**pairs, edge=features, info=info)
 
     def _with_targets(self, graph: Graph, pairs: dict, features: dict) -> Graph:
         """Return the graph with its pairs and, after them, the target edges."""

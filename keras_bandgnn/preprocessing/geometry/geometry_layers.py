@@ -28,7 +28,11 @@ from keras_bandgnn.preprocessing.geometry.neighbours import (
     nearest_of,
     within,
 )
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
+from keras_bandgnn.preprocessing.graph_layer import (
+    GraphLayer,
+    refuse_edge_labels,
+    without_edge_sets,
+)
 from keras_bandgnn.progress import progress_bar
 from keras_bandgnn.registration import serializable
 
@@ -111,7 +115,10 @@ class GeometryLayer(GraphLayer):
         columns = {k: v for k, v in part.columns().items() if level_of(k) != "edge"}
         columns |= {k: np.concatenate([c[k] for c in pieces]) for k in pieces[0]}
         columns["edge_type"] = np.zeros_like(columns["senders"])
-        return FlatGraphs.from_columns(columns, part.info)
+        info = part.info
+        if part.sets:
+            info = [without_edge_sets(entry) for entry in info]
+        return FlatGraphs.from_columns(columns, info)
 
     def check(
         self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()

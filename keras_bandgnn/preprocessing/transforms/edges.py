@@ -6,7 +6,11 @@ import numpy as np
 
 from keras_bandgnn.checks import boolean, mapping, number, positive_int
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
+from keras_bandgnn.preprocessing.graph_layer import (
+    GraphLayer,
+    refuse_edge_labels,
+    refuse_edge_sets,
+)
 from keras_bandgnn.registration import serializable
 
 
@@ -22,7 +26,7 @@ class ToUndirected(GraphLayer):
         self_loops: Whether to keep self-loops.
 
     Raises:
-        ValueError: When applied: for labels of edges.
+        ValueError: When applied: for labels of edges, and for edge sets.
 
     Example:
     >>> graph = ToUndirected()(Graph(3, [0, 1, 1], [1, 0, 2], edge={"w": [1, 2, 3]}))
@@ -39,6 +43,7 @@ class ToUndirected(GraphLayer):
     def call(self, graph: Graph) -> Graph:
         """Return the graph with edges both ways."""
         refuse_edge_labels(graph, self)
+        refuse_edge_sets(graph, self)
         senders, receivers = graph.senders, graph.receivers
         row = np.arange(graph.num_edges)
         if not self.self_loops:
@@ -80,8 +85,8 @@ class AddSelfLoops(GraphLayer):
         edge_type: Type of added loops.
 
     Raises:
-        ValueError: When applied: for labels of edges, a feature that has no value, or
-            one of integers whose value is a fraction.
+        ValueError: When applied: for labels of edges, edge sets, a feature that has no
+            value, or one of integers whose value is a fraction.
 
     Example:
     >>> graph = AddSelfLoops(edge_type=1)(Graph(2, [0, 1], [1, 1], edge={"w": [5, 6]}))
@@ -106,6 +111,7 @@ class AddSelfLoops(GraphLayer):
     def call(self, graph: Graph) -> Graph:
         """Return the graph with self-loops."""
         refuse_edge_labels(graph, self)
+        refuse_edge_sets(graph, self)
         alone = np.ones(graph.num_nodes, bool)
         alone[graph.senders[graph.senders == graph.receivers]] = False
         loops = np.flatnonzero(alone)
