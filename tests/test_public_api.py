@@ -47,6 +47,7 @@ def test_names_of_other_libraries():
     assert kb.layers.GATConv is kb.layers.GraphAttention
     assert kb.layers.GATv2Conv is kb.layers.GraphAttentionV2
     assert kb.layers.GINConv is kb.layers.GINEConv is kb.layers.GINConvolution
+    assert kb.layers.HGTConv is kb.layers.HGTConvolution
     assert kb.layers.PNAConv is kb.layers.PNAConvolution
     assert kb.layers.ResGatedGraphConv is kb.layers.GatedGraphConvolution
     assert kb.layers.RGCNConv is kb.layers.RGCNConvolution

@@ -33,6 +33,7 @@ from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.gru_readout import GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.layers.hgt_convolution import HGTConvolution
 from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.link_scorer import LinkScorer
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
@@ -53,6 +54,7 @@ GCNConv = GraphConvolution
 GATConv = GraphAttention
 GATv2Conv = GraphAttentionV2
 GINConv = GINEConv = GINConvolution
+HGTConv = HGTConvolution
 PNAConv = PNAConvolution
 RGCNConv = RGCNConvolution
 ResGatedGraphConv = GatedGraphConvolution
@@ -81,6 +83,7 @@ __all__ = [
     "GraphNormalization",
     "GraphReadout",
     "GraphTransformerLayer",
+    "HGTConvolution",
     "LayerNormalization",
     "LinkScorer",
     "MPEUInteraction",

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import primitives
-from keras_bandgnn.batch import explained
+from keras_bandgnn.batch import STATE_ROW, explained
 from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
@@ -129,8 +129,8 @@ def hop_batch(batch, number: int):
         number: Of the layer.
 
     Returns:
-        A batch of N receivers, which are the first of M >= N senders. `"sampled"` still
-        has rows of all nodes.
+        A batch of N receivers, which are the first of M >= N senders. `"sampled"`,
+        `"set"` and `state_row` still have rows of all nodes.
     """
     hop = batch["hops"][str(number)]
     num_nodes, num_edges = (
@@ -149,7 +149,7 @@ def hop_batch(batch, number: int):
         weight = ops.convert_to_tensor(sampled["weight"])[:, :num_edges]
         sampled["weight"] = ops.where(mask, weight, 0.0)
     graph_id = ops.convert_to_tensor(batch["node"]["graph_id"])[:, :num_nodes]
-    return {
+    part = {
         "node": {"mask": hop["node_mask"], "graph_id": graph_id},
         "edge": {**edge, "mask": mask},
         "graph": batch["graph"],
@@ -157,6 +157,13 @@ def hop_batch(batch, number: int):
         "plan": hop["plan"],
         "hop": {},
     }
+    if STATE_ROW in batch["node"]:
+        part["node"][STATE_ROW] = batch["node"][STATE_ROW]
+        # Layers read states instead of features.
+        part["set"] = {
+            name: {"node": table["node"]} for name, table in batch["set"].items()
+        }
+    return part
 
 
 def check_call(states, batch) -> None:

@@ -20,6 +20,7 @@ from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBac
 from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
 from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
 from keras_bandgnn.models.message_passing import GPSBackbone as GPSBackbone
+from keras_bandgnn.models.message_passing import HGTBackbone as HGTBackbone
 from keras_bandgnn.models.message_passing import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "GraphClassifier",
     "GraphRegressor",
     "GraphormerBackbone",
+    "HGTBackbone",
     "JointSelection",
     "LastLayerLaplace",
     "LinkPredictor",

@@ -59,6 +59,8 @@ class Backbone(keras.Model):
     # Whether sums are divided by the number of edges of their type: sampled batches
     # then have it for the whole graph, `x["sampled"]["type_degree"]`.
     means_by_type = False
+    # Whether layers read the node sets, as well as the encoder.
+    reads_node_sets = False
     # Whether messages are weighted by `explained(batch, "edge")`, as in all layers of
     # the library. Otherwise `explain` explains features only.
     weighs_edges = False

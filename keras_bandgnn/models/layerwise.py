@@ -23,7 +23,6 @@ from keras_bandgnn.preprocessing.loading.node_order import (
 from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
-    needed_sizes,
 )
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
 from keras_bandgnn.preprocessing.sampling.sampled_sets import SampledSets
@@ -117,7 +116,10 @@ class _LayerwiseInference:
             rescale=False,
             targets=np.ones(self.graph.num_nodes, bool),
             # Layers read states instead of features.
-            features={"node": (), "edge": tuple(flat.edge)},
+            features={
+                "node": (STATE_ROW,) if self.backbone.reads_node_sets else (),
+                "edge": tuple(flat.edge),
+            },
         )
         self.sets = SampledSets(flat) if flat.sets else None
 
@@ -199,7 +201,7 @@ class _LayerwiseInference:
     def _budget(self, subgraph) -> dict[str, int]:
         budgets = self.assembler.budgets
         if budgets == [{}]:
-            sizes = needed_sizes(subgraph, True)
+            sizes = self.assembler.needed(subgraph)
             budget = {k: int(round_up_64(int(1.1 * v))) for k, v in sizes.items()}
             budget["node:1"] = self.block_size
             budgets[:] = [{**budget, "graph": 2, "item": self.block_size}]

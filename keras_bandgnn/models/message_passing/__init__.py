@@ -12,6 +12,9 @@ from keras_bandgnn.models.message_passing.gine_backbone import (
 from keras_bandgnn.models.message_passing.gps_backbone import (
     GPSBackbone as GPSBackbone,
 )
+from keras_bandgnn.models.message_passing.hgt_backbone import (
+    HGTBackbone as HGTBackbone,
+)
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -30,6 +33,7 @@ __all__ = [
     "GINEBackbone",
     "GPSBackbone",
     "GatedGCNBackbone",
+    "HGTBackbone",
     "MessagePassingBackbone",
     "PNABackbone",
     "RGCNBackbone",

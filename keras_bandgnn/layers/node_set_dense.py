@@ -1,0 +1,151 @@
+"""`NodeSetDense`: a dense map of its own for each node set."""
+
+from collections.abc import Iterable
+
+from keras import ops
+
+from keras_bandgnn.arrays import check_set_name
+from keras_bandgnn.batch import STATE_ROW
+from keras_bandgnn.checks import positive_int, refuse, strings
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.ops.batched import batched_gather
+from keras_bandgnn.registration import serializable
+
+
+def checked_node_sets(names: Iterable[str]) -> list[str]:
+    """Return the names of node sets in their order, or raise a ValueError."""
+    names = strings("node_sets", names)
+    for name in names:
+        check_set_name(name)
+    if not names or len({*names}) < len(names):
+        refuse("node_sets", "names of one or more node sets, each once", names)
+    return sorted(names)
+
+
+def node_set_ids(batch, node_sets: list[str], num_nodes: int):
+    """Return the set of each node, int32 [G, N]: its number in the order of names.
+
+    Args:
+        batch: A batch of graphs with node sets.
+        node_sets: Names of the sets, in order.
+        num_nodes: N, of the first nodes.
+    """
+    row = ops.convert_to_tensor(batch["node"][STATE_ROW])[:, :num_nodes]
+    number, first = ops.zeros_like(row), 0
+    for name in node_sets[:-1]:
+        first = first + ops.shape(batch["set"][name]["node"])[1]
+        number = number + ops.cast(row >= first, row.dtype)
+    return number
+
+
+@serializable
+class NodeSetDense(BatchLayer):
+    """A dense map per node set, of the states of the nodes in it.
+
+        out[n] = h[n] W[s] + b[s],  s the set of n
+
+    The states of each set are gathered, so that each map is one product of matrices,
+    and their results are gathered back.
+
+    Args:
+        units: Width U of the new states.
+        node_sets: Names of the node sets of the graphs.
+        kernel_initializer: Initial values of each W[s] [H, U].
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch of graphs with node sets (see `keras_bandgnn.batch`), or a hop of
+            one; it reads `batch["node"]["state_row"]` and `batch["set"][s]["node"]`.
+
+    Output shape:
+        float [G, N, U].
+
+    Raises:
+        ValueError: For arguments out of range, or a batch without these node sets.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.data.from_sets(
+    ...     {"user": 2, "item": 3}, {("user", "buys", "item"): [[0, 1], [0, 2]]}
+    ... )
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> states = keras.ops.ones((*batch["node"]["mask"].shape, 4))
+    >>> NodeSetDense(8, ["user", "item"])(states, batch).shape[-1]
+    8
+    """
+
+    splits_sequences = False
+    reads = {"node": ("mask", STATE_ROW), "set": None}
+
+    def __init__(
+        self,
+        units: int,
+        node_sets: Iterable[str],
+        kernel_initializer: str = "glorot_uniform",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.node_sets = checked_node_sets(node_sets)
+        self.kernel_initializer = kernel_initializer
+        # === Layers ===
+        for number, name in enumerate(self.node_sets):
+            layer = FlatDense(
+                self.units,
+                kernel_initializer=kernel_initializer,
+                dtype=self.dtype_policy,
+                # Names of parameters of torch have no dots, unlike those of sets.
+                name=f"set_{number}",
+            )
+            # One attribute each: the names of the weights in a file.
+            setattr(self, f"dense_{name}", layer)
+
+    def build(self, states_shape, batch_shape=None):
+        """Build W [H, U] and b [U] of each set."""
+        for name in self.node_sets:
+            getattr(self, f"dense_{name}").build(states_shape)
+        self.built = True
+
+    def check_sets(self, batch) -> None:
+        """Raise a ValueError for a batch of graphs with other node sets, or none."""
+        sets = batch_part(batch, "node") and batch.get("set", {})
+        if sorted(sets) != self.node_sets or STATE_ROW not in batch["node"]:
+            raise ValueError(
+                f"Expected a batch of graphs with the node sets {self.node_sets}. "
+                f"Received: {sorted(sets)}. Build the graphs with "
+                "keras_bandgnn.data.from_sets, each with all sets, and call the layer "
+                "as layer(states, batch, ...), with a batch of their loader."
+            )
+
+    def call(self, states, batch):
+        """Return the new states."""
+        self.check_sets(batch)
+        num_nodes = ops.shape(states)[1]
+        row = ops.convert_to_tensor(batch["node"][STATE_ROW])[:, :num_nodes]
+        kind = node_set_ids(batch, self.node_sets, num_nodes)
+        nodes, skipped = [], 0
+        for number, name in enumerate(self.node_sets):
+            ids = ops.convert_to_tensor(batch["set"][name]["node"])
+            if "hop" in batch:
+                # A hop has the first nodes of a sampled batch, whose tables have the
+                # order of nodes: their rows are the first ones of each table.
+                row = row - ops.where(kind == number, skipped, 0)
+                size, ids = ops.shape(ids)[1], ids[:, :num_nodes]
+                skipped = skipped + size - ops.shape(ids)[1]
+                # The other rows are of nodes that the hop does not have.
+                ids = ops.minimum(ids, num_nodes - 1)
+            nodes.append(ids)
+        sizes = [ops.shape(ids)[1] for ids in nodes]
+        rows = batched_gather(states, ops.concatenate(nodes, axis=1))
+        mapped, first = [], 0
+        for name, size in zip(self.node_sets, sizes, strict=True):
+            dense = getattr(self, f"dense_{name}")
+            mapped.append(dense(rows[:, first : first + size]))
+            first = first + size
+        return batched_gather(ops.concatenate(mapped, axis=1), row)
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
