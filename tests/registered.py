@@ -65,6 +65,43 @@ def plain_graphs(count: int = 4, nodes: int = 9, seed: int = 0) -> list:
     ]
 
 
+# Inputs of graphs of `with_sets`.
+SET_INPUTS = {
+    "sets": {"even": {"x": {"features": 3}}, "odd.1": {"x": {"features": 3}, "id": 4}}
+}
+
+
+def with_sets(graphs) -> list:
+    """The graphs with two node sets that have features of their own."""
+    rng = np.random.default_rng(0)
+    changed = []
+    for graph in graphs:
+        kind = np.arange(graph.num_nodes) % 2
+        even, odd = (int((kind == number).sum()) for number in range(2))
+        changed.append(
+            graph.replace(
+                node={
+                    **graph.node,
+                    "set": kind,
+                    "set_row": np.arange(graph.num_nodes) // 2,
+                },
+                sets={
+                    "even": {"x": rng.normal(size=(even, 3))},
+                    "odd.1": {
+                        "x": rng.normal(size=(odd, 3)),
+                        "id": rng.integers(0, 4, odd),
+                    },
+                },
+            )
+        )
+    return changed
+
+
+def for_backbone(backbone, graphs) -> list:
+    """The graphs, with node sets if a backbone or its class reads them."""
+    return with_sets(graphs) if backbone.reads_node_sets else graphs
+
+
 def molecules(count: int = 4, nodes: int = 4, seed: int = 0) -> list:
     """Atoms in space with labels of their own, all joined by edges."""
     rng = np.random.default_rng(seed)
@@ -115,7 +152,9 @@ def small_backbone(cls: type, **options):
         names.discard("edge_inputs")
     small = {name: value for name, value in SMALL.items() if name in names}
     graphs = molecules() if issubclass(cls, AtomisticBackbone) else plain_graphs()
-    return cls(**{**small, **options}), graphs
+    if cls.reads_node_sets:
+        small["inputs"] = {**SMALL["inputs"], **SET_INPUTS}
+    return cls(**{**small, **options}), for_backbone(cls, graphs)
 
 
 # Name -> function of further options that returns a backbone and graphs for it.

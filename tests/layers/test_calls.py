@@ -21,8 +21,15 @@ GRAPH = kb.Graph(
     6,
     RNG.integers(0, 6, E),
     RNG.integers(0, 6, E),
-    node={"kind": RNG.integers(0, 2, 6), "atomic_number": [1, 6, 8, 1, 6, 8]},
+    node={
+        "kind": RNG.integers(0, 2, 6),
+        "atomic_number": [1, 6, 8, 1, 6, 8],
+        "set": [0, 1, 1, 0, 1, 0],
+        "set_row": [0, 0, 1, 1, 2, 2],
+    },
     edge={"displacement": RNG.normal(size=(E, 3)), "distance": RNG.integers(0, 3, E)},
+    # Those of the examples of layers that read node sets.
+    sets={"item": {"kind": np.zeros(3, int)}, "user": {"kind": np.zeros(3, int)}},
 )
 BATCH = kb.preprocessing.GraphLoader(
     [GRAPH], kb.preprocessing.StaticBatcher(1), kb.primitives.Plan()

@@ -8,6 +8,7 @@ import inspect
 
 import keras
 import numpy as np
+from registered import SET_INPUTS, for_backbone
 
 import keras_bandgnn as kb
 from keras_bandgnn.models import Backbone, Task
@@ -250,6 +251,8 @@ def small_backbone(name: str, **options):
     arguments = {key: value for key, value in SMALL.items() if key in names}
     if issubclass(cls, kb.models.MessagePassingBackbone) and "edge_inputs" in names:
         arguments |= {"num_layers": 2, "edge_inputs": EDGES}
+    if cls.reads_node_sets:
+        arguments["inputs"] = {**INPUTS, **SET_INPUTS}
     return cls(**{**arguments, **MORE.get(name, {}), **options})
 
 
@@ -303,6 +306,9 @@ def task_of(name, backbone=None, **options):
     return TASKS[name][0](BACKBONES[backbone](), **options)
 
 
-def data_of(name, count, seed=0):
-    """Graphs with labels for a task."""
-    return TASKS[name][1](count, seed)
+def data_of(name, count, seed=0, backbone=None):
+    """Graphs with labels for a task, with node sets if the backbone reads them."""
+    graphs = TASKS[name][1](count, seed)
+    if backbone is None:
+        return graphs
+    return for_backbone(getattr(kb.models, backbone.partition(",")[0]), graphs)

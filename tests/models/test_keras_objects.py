@@ -133,9 +133,10 @@ def test_backbones_train_in_half_precision(backbone, policy):
     try:
         task = task_of("GraphClassifier", backbone)
         task.compile(keras.optimizers.SGD(1e-3))
-        history = task.fit(data_of("GraphClassifier", 6), epochs=1, verbose=0).history
+        data = data_of("GraphClassifier", 6, backbone=backbone)
+        history = task.fit(data, epochs=1, verbose=0).history
         assert np.isfinite(history["loss"]).all()
-        score = task.evaluate(data_of("GraphClassifier", 6), verbose=0)
+        score = task.evaluate(data, verbose=0)
         assert np.isfinite(score).all()
     finally:
         keras.config.set_dtype_policy("float32")

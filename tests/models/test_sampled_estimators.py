@@ -10,9 +10,10 @@ import keras
 import numpy as np
 import pytest
 from docstrings import sample
-from registered import BACKBONES, registered, sample_of
+from registered import BACKBONES, for_backbone, registered, sample_of
 
 import keras_bandgnn as kb
+from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.preprocessing import (
     ClusterSampler,
@@ -147,6 +148,7 @@ def loader_of(task, graph, mask, sampler, replicas=1):
     if replicas == 1:
         return loader
     assembler = loader.assembler
+    rows = () if assembler.sets is None else (STATE_ROW,)
     return SampleLoader(
         loader.parts[0],
         sampler,
@@ -154,7 +156,7 @@ def loader_of(task, graph, mask, sampler, replicas=1):
         rescale=assembler.rescale,
         num_edge_types=loader.num_edge_types,
         replicas=replicas,
-        features={"node": tuple(assembler.node), "edge": tuple(assembler.edge)},
+        features={"node": (*assembler.node, *rows), "edge": tuple(assembler.edge)},
         classes=not isinstance(task, kb.models.NodeRegressor),
     )
 
@@ -197,8 +199,8 @@ def table(samplers=SAMPLERS, backbones=None):
         for key in samplers:
             keras.utils.set_random_seed(3)
             by_type = "type" in key
-            graph = layered_graph(by_type)
             task = kb.models.NodeClassifier(plain_backbone(name), CLASSES)
+            (graph,) = for_backbone(task.backbone, [layered_graph(by_type)])
             sampler = SAMPLERS[key](task.backbone.depth or 1)
             for mask in MASKS:
                 if (key, name) in REFUSED:

@@ -5,7 +5,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from registered import BACKBONES, WIDTH, registered, sample_of
+from registered import BACKBONES, WIDTH, for_backbone, registered, sample_of
 
 import keras_bandgnn as kb
 from keras_bandgnn.models import link_pairs
@@ -89,8 +89,8 @@ def outputs_of_seeds(task, graph, sampler):
 @pytest.mark.parametrize("name", LOCAL)
 def test_all_neighbours_give_the_outputs_of_the_whole_graph(name):
     keras.utils.set_random_seed(1)
-    graph = large_graph()
     task = task_of(deeper(name) if name in FRAMED else backbone_of(name))
+    (graph,) = for_backbone(task.backbone, [large_graph()])
     whole = task.predict(graph)[0]
     sampler = NeighborSampler([-1] * depth_of(task.backbone), batch_size=11)
     np.testing.assert_allclose(
@@ -133,8 +133,8 @@ def test_all_neighbours_under_options_of_the_frame(name, frame):
 @pytest.mark.parametrize("name", FRAMED)
 def test_prediction_by_layer_is_that_of_the_whole_graph(name, tmp_path):
     keras.utils.set_random_seed(1)
-    graphs = [large_graph(), large_graph(1)]
     task = task_of(deeper(name))
+    graphs = for_backbone(task.backbone, [large_graph(), large_graph(1)])
     whole = task.predict(graphs)
     folder = tmp_path / "scratch"
     found = task.predict_by_layer(graphs, block_size=16, folder=folder)
