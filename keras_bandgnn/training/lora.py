@@ -26,9 +26,9 @@ def enable_lora(
     with W frozen, A [K, rank] random and B [rank, U] initially zero, so that
     predictions do not change at first. This is Keras' `enable_lora` for all `Dense`,
     `EinsumDense` and `Embedding` layers of a backbone. Its other weights (biases,
-    norms, W of the messages of a `GGNNBackbone` and of GCN, GAT and RGCN) are frozen,
-    and so are the moving averages of batch norms, which normalise as in predictions.
-    The head of a task stays trainable. Files store W' in place of W, so a
+    norms, W of the messages of a `GGNNBackbone` and of GCN, GAT, RGCN and HGT) are
+    frozen, and so are the moving averages of batch norms, which normalise as in
+    predictions. The head of a task stays trainable. Files store W' in place of W, so a
     saved preset loads as any other.
 
     Args:
