@@ -132,6 +132,22 @@ def test_attention_along_edges_is_masked_attention(monkeypatch, piece, dropout):
     assert_alike(*(values_and_slopes(f, inputs()) for f in (ours, theirs)))
 
 
+def test_there_may_be_more_edges_than_pairs_of_nodes():
+    """Each edge several times has the attention of one."""
+    times = 9
+    sender, receiver, _ = graph()
+    assert times * sender.size > (G * N) ** 2
+    ends = tensors(*(np.repeat(ids, times, axis=1) for ids in (sender, receiver)))
+
+    def ours(q, k, v, bias):
+        return edge_attention(q, k, v, ops.repeat(bias, times, 1), None, *ends, K)[0]
+
+    def theirs(*given):
+        return plain(*given, sender, receiver, None)
+
+    assert_alike(*(values_and_slopes(f, inputs()) for f in (ours, theirs)))
+
+
 @pytest.mark.parametrize("accelerator", [False, True])
 def test_chunks_are_as_long_as_suits_the_device(monkeypatch, accelerator):
     sizes, given = [], inputs()

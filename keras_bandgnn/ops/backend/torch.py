@@ -398,7 +398,8 @@ def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
 
 def flat_edge_attention(q, k, v, bias, weight, sender, receiver, num_heads, empty):
     """Compute fused attention of flat rows, or None; see `ops.edge_attention`."""
-    if not _is_eager(q):
+    # A product at the entries of a sparse matrix has no more of them than a dense one.
+    if not _is_eager(q) or len(sender) > len(q) * len(k):
         return None
     return torch_attention.edge_attention(
         *(q, k, v, bias),
