@@ -21,6 +21,7 @@ from keras_bandgnn.layers.node_set_dense import (
 )
 from keras_bandgnn.ops.attention import edge_attention
 from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.registration import serializable
 
 # Rows of a block, all mapped by the matrices of one type.
@@ -196,7 +197,10 @@ class HGTConvolution(BatchLayer):
             return out
         kind = node_set_ids(batch, self.node_sets, ops.shape(out)[1])
         share = ops.cast(ops.sigmoid(self.skip), out.dtype)
-        share = ops.expand_dims(ops.take(share, kind, axis=0), -1)
+        share = ops.matmul(
+            ops.one_hot(kind, len(self.node_sets), dtype=out.dtype),
+            ops.expand_dims(share, -1),
+        )
         return share * out + (1 - share) * receiver_rows(states, batch)
 
     def _mapped(self, rows, typed):
@@ -238,8 +242,8 @@ class HGTConvolution(BatchLayer):
 def _typed_rows(edge, num_nodes, num_types: int) -> dict:
     """Return the rows of senders that are mapped by the matrices of a type.
 
-    That a row of each edge has a matrix of its own would take E K d^2 numbers. Instead
-    there are R rows of 2 U numbers, the fewer of
+    A matrix per edge would take E K d^2 numbers. Instead there are R rows of 2 U
+    numbers, the fewer of
 
     - N P, each node mapped for each type, and
     - E + P B at most, the senders of edges in the order of types, in blocks of B rows
@@ -258,7 +262,8 @@ def _typed_rows(edge, num_nodes, num_types: int) -> dict:
     sender, kind = (ops.convert_to_tensor(edge[name]) for name in ("sender", "type"))
     num_edges = ops.shape(kind)[1]
     blocks = -(-num_edges // _BLOCK) + num_types
-    if num_nodes * num_types <= blocks * _BLOCK:
+    # Other runtimes may have no sort.
+    if is_portable() or num_nodes * num_types <= blocks * _BLOCK:
         return {"row": sender * num_types + kind}
     order = ops.cast(ops.argsort(kind, axis=1), "int32")
     kind = ops.take_along_axis(kind, order, axis=1)

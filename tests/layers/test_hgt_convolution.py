@@ -8,6 +8,7 @@ from scipy.special import erf
 import keras_bandgnn as kb
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers import HGTConvolution
+from keras_bandgnn.layers.batch_layer import hop_batch
 from keras_bandgnn.layers.node_set_dense import NodeSetDense
 from keras_bandgnn.models import HGTBackbone
 from keras_bandgnn.preprocessing import (
@@ -364,23 +365,35 @@ def labelled(size=30, degree=3):
     return graph.replace(label=label, label_level="node")
 
 
-@pytest.mark.parametrize("degree", [1, 3])
+@pytest.mark.parametrize("degree", [3, 6])
 def test_all_neighbours_give_the_states_of_the_whole_graph(degree):
-    graph = labelled(degree=degree)
+    graph = labelled(size=120, degree=degree)
     task = kb.models.NodeClassifier(backbone_of(), 3)
-    whole = task.embed([graph], level="node")[0]
-    sampler = NeighborSampler([-1, -1], 13)
-    loader = task.loader(graph, sampler=sampler, shuffle=False)
-    seen = 0
+    whole = task.embed([graph])[0]
+    loader = task.loader(graph, sampler=NeighborSampler([-1, -1], 13), shuffle=False)
+    count = 0
     for step in range(len(loader)):
         x = loader[step][0]
-        assert "hops" in x
+        rows = x["hops"]["1"]["node_mask"].shape[1]
+        # The last layer maps fewer rows than the tables have.
+        assert all(table["node"].shape[1] > rows for table in x["set"].values())
+        hop = hop_batch(tensors_of(x), 0)
+        assert is_by_node(task.backbone, hop) == (degree == 6)
         out = numpy(task.backbone(tensors_of(x)))[0]
-        for place in np.flatnonzero(np.asarray(x["read"]["mask"])[0]):
-            distance = np.abs(whole - out[place]).max(axis=1)
-            assert distance.min() < 1e-5
-            seen += 1
-    assert seen == graph.num_nodes
+        seeds = loader.supergraphs(step, 0)[0].members
+        np.testing.assert_allclose(out[: len(seeds)], whole[seeds], atol=1e-5)
+        count += len(seeds)
+    assert count == graph.num_nodes
+
+
+def test_exported_models_predict_the_same(tmp_path):
+    pytest.importorskip("torch" if keras.backend.backend() == "torch" else "tensorflow")
+    form = {"torch": "torch"}.get(keras.backend.backend(), "tf_saved_model")
+    graph = labelled(size=30, degree=1)
+    task = kb.models.NodeClassifier(backbone_of(), 3)
+    path = task.export(tmp_path / "out", form, [graph], verbose=False)
+    (rows,) = kb.serving.ExportedModel(path, trusted=True).predict([graph])
+    np.testing.assert_allclose(rows, task.predict([graph])[0], atol=1e-5)
 
 
 def test_predictions_by_layer_are_those_of_the_whole_graph():
@@ -391,10 +404,28 @@ def test_predictions_by_layer_are_those_of_the_whole_graph():
     np.testing.assert_allclose(by_layer, whole, atol=1e-5)
 
 
-def test_weighted_draws_estimate_the_whole_graph():
-    backbone = backbone_of()
+@pytest.mark.parametrize("options", [{}, {"edge_weight": "p", "replace": True}])
+def test_many_draws_by_type_or_weight_are_near_the_whole_graph(options):
+    """The weights of drawn edges are factors of their shares in the softmax."""
+    graph = labelled(size=12, degree=400)
+    chance = 1.0 + 9 * (graph.senders % 2)
+    graph = graph.replace(edge={"p": chance.astype("float32")})
+    backbone = backbone_of(num_layers=1)
     assert backbone.is_local and backbone.trims_hops and backbone.sums_messages
-    assert "state_row" in backbone.features_read()["node"]
+    task = kb.models.NodeClassifier(backbone, 3)
+    whole = task.embed([graph])[0]
+    fan_out = 1000 if options else {0: 400, 1: 400, 2: 100, 3: 100}
+    sampler = NeighborSampler([fan_out], 64, **options)
+    loader = task.loader(graph, sampler=sampler, shuffle=False)
+    x = loader[0][0]
+    assert "weight" in x["sampled"]
+    seeds = loader.supergraphs(0, 0)[0].members
+    out = numpy(task.backbone(tensors_of(x)))[0, : len(seeds)]
+    # Without the weights the largest difference is at least twice as large.
+    bare = {k: v for k, v in x["sampled"].items() if k != "weight"}
+    plain = numpy(task.backbone(tensors_of({**x, "sampled": bare})))[0, : len(seeds)]
+    error, bias = (np.abs(rows - whole[seeds]).max() for rows in (out, plain))
+    assert 2 * error < bias
 
 
 def test_a_backbone_stacks_layers():
