@@ -110,8 +110,8 @@ class NodeSetDense(BatchLayer):
 
     def check_sets(self, batch) -> None:
         """Raise a ValueError for a batch of graphs with other node sets, or none."""
-        sets = batch_part(batch, "node") and batch.get("set", {})
-        if sorted(sets) != self.node_sets or STATE_ROW not in batch["node"]:
+        node, sets = batch_part(batch, "node"), batch.get("set", {})
+        if sorted(sets) != self.node_sets or STATE_ROW not in node:
             raise ValueError(
                 f"Expected a batch of graphs with the node sets {self.node_sets}. "
                 f"Received: {sorted(sets)}. Build the graphs with "
