@@ -170,10 +170,10 @@ def _node_of_row(record: GraphRecord, node_set: str, row: int) -> int:
     """Return the node with a row of a node set, as the caller numbers nodes."""
     graph = record.graph
     here = graph.node["set"] == [*graph.sets].index(node_set)
-    found = np.flatnonzero(here & (graph.node["set_row"] == row))
-    if not len(found):
+    nodes = np.flatnonzero(here & (graph.node["set_row"] == row))
+    if not len(nodes):
         refuse("index", f"a row of the nodes of {node_set!r}", row)
-    return int(found[0])
+    return int(nodes[0])
 
 
 def _record(

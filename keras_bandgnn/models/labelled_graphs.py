@@ -25,7 +25,7 @@ from keras_bandgnn.models.item_labels import (
     columns_of,
     rows_of,
 )
-from keras_bandgnn.models.node_sets import check_node_set
+from keras_bandgnn.models.label_checks import check_node_set
 from keras_bandgnn.models.validation_split import same_to_model, split_off
 from keras_bandgnn.preprocessing.graph_layer import applied_layers, layer_for
 from keras_bandgnn.preprocessing.loading.loader import Loader

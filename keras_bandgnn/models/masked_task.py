@@ -17,8 +17,8 @@ from keras_bandgnn.models.inputs import (
     read_graphs,
     read_inputs,
 )
+from keras_bandgnn.models.label_checks import check_node_set
 from keras_bandgnn.models.labels import ClassLabels
-from keras_bandgnn.models.node_sets import check_node_set
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.loading.node_order import (

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from keras_bandgnn.checks import atomic_numbers, having, instance, one_of, refuse, shown
-from keras_bandgnn.data.converters.node_sets import refuse_sets
+from keras_bandgnn.data.converters.attributes import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import

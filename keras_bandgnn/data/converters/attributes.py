@@ -27,6 +27,16 @@ def is_hetero_data(data: Any) -> bool:
     return hasattr(data, "node_types") and hasattr(data, "edge_types")
 
 
+def refuse_sets(graph: Any, form: str) -> None:
+    """Raise a ValueError for a graph with node sets, which a form cannot hold."""
+    if graph.sets:
+        raise ValueError(
+            f"Expected a graph without node sets, as {form} has no tables for them. "
+            f"Received: the sets {[*graph.sets]}. Use keras_bandgnn.data.to_sets or "
+            "to_pyg."
+        )
+
+
 def is_mask(name: str, values: Any) -> bool:
     """Return whether an attribute is the mask of a split, such as `train_mask`.
 

@@ -12,8 +12,11 @@ from keras_bandgnn.arrays import (
     checked_ids,
 )
 from keras_bandgnn.checks import having
-from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
-from keras_bandgnn.data.converters.node_sets import refuse_sets
+from keras_bandgnn.data.converters.attributes import (
+    label_level_of,
+    refuse_names,
+    refuse_sets,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph

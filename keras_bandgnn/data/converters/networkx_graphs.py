@@ -11,8 +11,8 @@ from keras_bandgnn.data.converters.attributes import (
     is_mask,
     label_level_of,
     refuse_names,
+    refuse_sets,
 )
-from keras_bandgnn.data.converters.node_sets import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import

@@ -209,16 +209,6 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
     }
 
 
-def refuse_sets(graph: Any, form: str) -> None:
-    """Raise a ValueError for a graph with node sets, which a form cannot hold."""
-    if graph.sets:
-        raise ValueError(
-            f"Expected a graph without node sets, as {form} has no tables for them. "
-            f"Received: the sets {[*graph.sets]}. Use keras_bandgnn.data.to_sets or "
-            "to_pyg."
-        )
-
-
 def edge_sets(graph: Graph) -> list[EdgeSet]:
     """Return the names of the edge sets of a graph, in the order of edge types.
 

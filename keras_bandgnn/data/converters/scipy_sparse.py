@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import boolean, instance, one_of, optional, sequence, string
-from keras_bandgnn.data.converters.node_sets import refuse_sets
+from keras_bandgnn.data.converters.attributes import refuse_sets
 from keras_bandgnn.graph import Graph
 
 
