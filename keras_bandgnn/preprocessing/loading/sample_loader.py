@@ -236,7 +236,7 @@ class SampleComposer(Composer):
                 # Rows of a layer are the first of those of the layer before it.
                 before = room if before is None else min(room, before)
                 budget[name] = before
-        for name in tables[0].keys() - means.keys():
+        for name in sorted(tables[0].keys() - means.keys()):
             # Tables of node sets.
             sizes = np.array([table[name] for table in tables], float)
             room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
