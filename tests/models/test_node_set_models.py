@@ -313,6 +313,15 @@ def test_columns_of_edges_and_masks_of_tables_are_those_of_the_training():
     data["nodes"]["user"]["train_mask"] = [True, False] * 4
     encoder = NodeSetEncoder().adapt([data])
     graph = encoder(data)
+    alone = rows()
+    alone["nodes"] = {"user": {"train_mask": [True] * 8}, "item": 5}
+    alone["edges"] = {("user", "buys", "item"): {"edge_index": [[0], [1]]}}
+    alone["edges"]["user", "buys", "item"]["test_mask"] = [True]
+    alone["edges"]["item", "by", "user"] = [[0, 1], [1, 1]]
+    marked = NodeSetEncoder().adapt([alone])
+    assert marked(alone).edge["test_mask"].tolist() == [0, 0, 1]
+    fewer = {"nodes": {"item": 5}, "edges": {}}
+    assert marked(fewer).num_nodes == 5 and marked(alone).num_nodes == 13
     assert "train_mask" not in encoder.inputs()["sets"]["user"]
     users = graph.node["set"] == 2
     assert graph.node["train_mask"][users].tolist() == [1, 0] * 4

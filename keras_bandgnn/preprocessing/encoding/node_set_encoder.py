@@ -34,8 +34,10 @@ class NodeSetEncoder(GraphEncoder):
     of pandas. `adapt` learns the columns of each node set: strings, bools and whole
     numbers of up to 1,000 values are categories, of which unknown and missing ones have
     id 0; columns of other numbers get mean 0 and standard deviation 1, which is 0 where
-    they are missing; matrices stay as they are. Backbones read them with
-    `encoder.inputs()`, and the kind of an edge with `encoder.edge_inputs()`.
+    they are missing; matrices stay as they are; masks such as `train_mask` are features
+    of all nodes. Columns of edges with one name are one feature. A node set that an
+    item lacks has no nodes there, an edge set no edges. Backbones read them with
+    `encoder.inputs()`, and the edge set of an edge with `encoder.edge_inputs()`.
 
     Args:
         nodes: Node set -> column -> what `adapt` learnt of it; None to learn it.
@@ -147,9 +149,10 @@ class NodeSetEncoder(GraphEncoder):
         nodes, masks = {}, dict(item.get("node") or {})
         for name, spec in self.nodes.items():
             columns = _encoded(name, spec, item["nodes"].get(name))
+            count = len(next(iter(columns.values())))
             for key in [key for key in columns if "mask" in spec.get(key, ())]:
                 masks[key] = {**masks.get(key, {}), name: columns.pop(key)}
-            nodes[name] = columns or len(next(iter(item["nodes"][name].values())))
+            nodes[name] = columns or count
         edges = {
             key: self._edges(key, names, item["edges"].get(key))
             for key, names in zip(self.edge_sets, self.edge_columns, strict=True)
@@ -174,8 +177,9 @@ class NodeSetEncoder(GraphEncoder):
                 features[name] = _column("edges", name, spec, columns[name])
                 continue
             # Of edge sets that have no such column.
-            kind = np.int32 if "category" in spec else np.float32
-            features[name] = np.zeros((ends.shape[1], *spec.get("number", ())), kind)
+            shape = spec.get("number", spec.get("mask", ()))
+            kind = np.float32 if "number" in spec else np.int32
+            features[name] = np.zeros((ends.shape[1], *shape), kind)
         return {"edge_index": ends, **features}
 
     def content(self, item: Any) -> bytes:
