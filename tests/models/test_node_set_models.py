@@ -401,3 +401,31 @@ def test_explanations_count_rows_of_the_node_set():
     assert abs(found.output - papers.predict([graph])[0][2, 0]) < 1e-4
     (found,) = kb.explain.saliency(model, [graph], target=1, index=3)
     assert abs(found.output - model.predict([graph])[0][3, 1]) < 1e-4
+
+
+def test_columns_of_pandas_and_strings_of_hetero_data_are_read_alike():
+    pandas = pytest.importorskip("pandas")
+    counts = pandas.array([1, 2, None, 2, 1, 1, 2, 1], dtype="Int64")
+    frame = pandas.DataFrame({"c": counts})
+    for table in (frame, {"c": counts}, {"c": frame["c"]}):
+        item = {**rows(), "nodes": {**rows()["nodes"], "user": table}}
+        encoder = NodeSetEncoder().adapt([item])
+        assert encoder.inputs()["sets"]["user"] == {"c": {"ids": 3}}
+    for table, message in (
+        (pandas.DataFrame([[1, 2]] * 8, columns=["c", "c"]), "a name of its own"),
+        ({"c": 1.5}, "a value for each row"),
+    ):
+        item = {**rows(), "nodes": {**rows()["nodes"], "user": table}}
+        with pytest.raises(ValueError, match=message):
+            NodeSetEncoder().adapt([item])
+    empty = {"nodes": {"a": pandas.DataFrame(index=range(6))}, "edges": {}}
+    assert NodeSetEncoder().adapt([empty])(empty).num_nodes == 6
+    lacking = rows()
+    del lacking["nodes"]["shop"]
+    with pytest.raises(ValueError, match="\\['shop'\\] are missing"):
+        NodeSetEncoder().adapt([rows()])(lacking)
+    pyg = pytest.importorskip("torch_geometric.data")
+    data = pyg.HeteroData()
+    data["town"].name = ["Ulm", "Bonn", "Ulm"]
+    encoder = NodeSetEncoder().adapt([data])
+    assert encoder(data).sets["town"]["name"].tolist() == [2, 1, 2]

@@ -28,12 +28,13 @@ def set_arguments(data: Any) -> dict[str, Any]:
     masks: dict[str, dict] = {}
     labels: Any = {}
     for name in data.node_types:
-        values = _arrays(f"data[{name!r}]", data[name], data[name].num_nodes)
+        count = _num_nodes(name, data[name])
+        values = _arrays(f"data[{name!r}]", data[name], count)
         for key in [key for key, rows in values.items() if is_mask(key, rows)]:
             masks.setdefault(key, {})[name] = values.pop(key).astype(np.int32)
         if "y" in values:
             labels[name] = values.pop("y")
-        nodes[name] = values or int(data[name].num_nodes)
+        nodes[name] = values or count
     if len(labels) > 1:
         raise ValueError(
             f"Expected `y` in one node set of the HeteroData. Received: {[*labels]}. "
@@ -64,17 +65,30 @@ def set_arguments(data: Any) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if k not in empty - {"nodes", "edges"}}
 
 
+def _num_nodes(name: str, store: Any) -> int:
+    """Return the number of nodes of a set, which lists of strings tell, too."""
+    lengths = [len(v) for v in store.values() if _is_text(v)]
+    count = lengths[0] if lengths else store.num_nodes
+    if count is None:
+        refuse(f"data[{name!r}]", "a tensor with a row for each node, or num_nodes", {})
+    return int(count)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
 def _arrays(what: str, store: Any, count: int, excluded=("num_nodes",)) -> dict:
-    """Return the tensors of a node or edge set, which have `count` rows."""
+    """Return tensors and strings of a node or edge set, which have `count` rows."""
     out = {}
     for key, value in store.items():
-        array = as_numpy(value)
-        if key in excluded or not isinstance(array, np.ndarray):
+        array = value if _is_text(value) else as_numpy(value)
+        if key in excluded or not isinstance(array, np.ndarray | list):
             continue
-        if array.shape[:1] != (count,):
+        if np.shape(array)[:1] != (count,):
             raise ValueError(
                 f"Expected {what}.{key} to have {count} rows. Received: shape "
-                f"{array.shape}. Remove it: del {what}.{key}."
+                f"{np.shape(array)}. Remove it: del {what}.{key}."
             )
         out[key] = array
     return out

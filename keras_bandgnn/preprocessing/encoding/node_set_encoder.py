@@ -146,6 +146,13 @@ class NodeSetEncoder(GraphEncoder):
         item = _arguments(item)
         _refuse_others("node sets", item["nodes"], self.nodes)
         _refuse_others("edge sets", item["edges"], self.edge_sets)
+        for key in item["edges"]:
+            ends = {name for name in (key[0], key[2]) if name not in item["nodes"]}
+            if ends and np.size(item["edges"][key].get("edge_index")):
+                raise ValueError(
+                    f"Expected the node sets of the edges {key}. Received: "
+                    f"{sorted(item['nodes'])}; {sorted(ends)} are missing."
+                )
         nodes, masks = {}, dict(item.get("node") or {})
         for name, spec in self.nodes.items():
             columns = _encoded(name, spec, item["nodes"].get(name))
@@ -274,12 +281,23 @@ def _arguments(item: Any) -> dict[str, Any]:
 
 def _columns(table: Any) -> dict[str, Any]:
     if is_table(table):
-        if not len(table.columns):
+        names = [str(name) for name in table.columns]
+        if not names:
             return _columns(len(table))
-        return {str(name): table[name].tolist() for name in table.columns}
+        if len({*names}) < len(names):
+            refuse("nodes", "a table in which each column has a name of its own", names)
+        columns = (table[name].tolist() for name in table.columns)
+        return dict(zip(names, columns, strict=True))
     if isinstance(table, int | np.integer):
         return {"kind": np.zeros(int(table), np.int32)}
-    return {name: as_numpy(values) for name, values in dict(table).items()}
+    columns = {}
+    for name, values in dict(table).items():
+        # Series and arrays of pandas have values of their own for missing ones.
+        of_pandas = type(values).__module__.partition(".")[0] == "pandas"
+        columns[name] = values.tolist() if of_pandas else as_numpy(values)
+        if np.ndim(columns[name]) == 0:
+            refuse(f"column {name!r}", "a value for each row", values)
+    return columns
 
 
 def _learnt(name: str, columns: Mapping[str, list]) -> dict[str, dict]:
