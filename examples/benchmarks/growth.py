@@ -20,7 +20,7 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
 ATOMISTIC = ("schnet", "painn", "mpeu")
-FRAMED = ("gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn")
+FRAMED = ("gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn", "rgcn", "hgt")
 MODELS = ("ggnn", *FRAMED, "gt", "graphormer", "gps", *ATOMISTIC)
 _DEGREE = 8
 # Numbers between the ends of near edges, on average.
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     figures.add_option(parser)
 
 
-def graph_of(nodes: int, atomistic: bool, near: bool = False):
+def graph_of(nodes: int, atomistic: bool, near: bool = False, sets: bool = False):
     """Return a graph of some nodes, with a label for each or for all.
 
     Args:
@@ -58,10 +58,12 @@ def graph_of(nodes: int, atomistic: bool, near: bool = False):
         atomistic: Whether nodes are atoms in a cube, the nearest ones linked; otherwise
             edges join any nodes.
         near: Whether edges join nodes with numbers some hundreds apart instead.
+        sets: Whether the nodes are a node set.
     """
     import numpy as np
 
     from keras_bandgnn import Graph
+    from keras_bandgnn.data import from_sets
     from keras_bandgnn.preprocessing import KNearestGraph
 
     rng = np.random.default_rng(0)
@@ -78,6 +80,9 @@ def graph_of(nodes: int, atomistic: bool, near: bool = False):
     features = rng.normal(size=(nodes, 16)).astype("float32")
     label = rng.integers(0, 4, nodes)
     node = {"x": features}
+    if sets:
+        edges = {("all", "to", "all"): [sender, receiver]}
+        return from_sets({"all": node}, edges, label={"all": label})
     return Graph(nodes, sender, receiver, node=node, label=label, label_level="node")
 
 
@@ -97,6 +102,8 @@ def backbone_of(model: str, hidden: int, layers: int):
         "sage": lambda: models.SAGEBackbone(inputs, **frame),
         "pna": lambda: models.PNABackbone(inputs, **frame),
         "gated_gcn": lambda: models.GatedGCNBackbone(inputs, **frame),
+        "rgcn": lambda: models.RGCNBackbone(inputs, **frame),
+        "hgt": lambda: models.HGTBackbone({"sets": {"all": inputs}}, **attention),
         "gt": lambda: models.GTBackbone(inputs, laplacian=0, **attention),
         "graphormer": lambda: models.GraphormerBackbone(inputs, **attention),
         "gps": lambda: models.GPSBackbone(inputs, attention="sparse", **attention),
@@ -119,7 +126,7 @@ def measure(model: str, options) -> None:
     before, steps, held = None, [], []
     for nodes in options.nodes:
         keras.utils.set_random_seed(0)
-        graph = graph_of(nodes, model in ATOMISTIC, options.near)
+        graph = graph_of(nodes, model in ATOMISTIC, options.near, model == "hgt")
         backbone = backbone_of(model, options.hidden, options.layers)
         if model in ATOMISTIC:
             task = models.GraphRegressor(backbone, normalizer=None)

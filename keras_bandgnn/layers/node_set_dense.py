@@ -65,6 +65,7 @@ class NodeSetDense(BatchLayer):
         ValueError: For arguments out of range, or a batch without these node sets.
 
     Example:
+    >>> import keras
     >>> import keras_bandgnn as kb
     >>> graph = kb.data.from_sets(
     ...     {"user": 2, "item": 3}, {("user", "buys", "item"): [[0, 1], [0, 2]]}

@@ -21,10 +21,12 @@ def flat_graphs(graphs) -> str | None:
             return f"{name} is {values.dtype}"
     count = len(columns["num_nodes"])
     rows = {"graph": count}
+    sets = sorted(n.partition("/")[2] for n in columns if n.startswith("set_rows/"))
     for level, name in (
         ("node", "num_nodes"),
         ("edge", "num_edges"),
         ("candidate", "num_candidates"),
+        *((f"sets/{name}", f"set_rows/{name}") for name in sets),
     ):
         numbers = columns.get(name, np.zeros(count, np.int32)).astype(np.int64)
         if len(numbers) != count:
@@ -56,6 +58,13 @@ def flat_graphs(graphs) -> str | None:
             low = -1 if name == "slot" else 0
             if ((values < low) | (values >= upper)).any():
                 return f"ids of {name} out of range"
+    if sets:
+        kinds, at = (columns[f"node/{name}"] for name in ("set", "set_row"))
+        sizes = np.stack([columns[f"set_rows/{name}"] for name in sets], axis=1)
+        if ((kinds < 0) | (kinds >= len(sets)) | (at < 0)).any():
+            return "a node set or a row out of range"
+        if (at >= sizes[np.arange(count).repeat(nodes), kinds]).any():
+            return "a row above those of its node set"
     kinds = columns["edge_type"]
     if kinds.ndim != 1 or (kinds.size and kinds.min() < 0):
         return "edge_type is negative or has another shape"
@@ -82,6 +91,8 @@ def _level(name: str) -> str:
         return "edge"
     if name in ("origin", "label/node") or name.startswith("node/"):
         return "node"
+    if name.startswith("sets/"):
+        return name.rpartition("/")[0]
     return "candidate" if name == "candidates" else "graph"
 
 

@@ -174,6 +174,15 @@ def wiki_cs() -> Files:
     return {"data.json": json.dumps(data).encode()}
 
 
+def dblp() -> Files:
+    return {
+        "author_label.txt": b"7\t2\tAda\n3\t0\tBea\n",
+        "paper_author.txt": b"20\t7\n10\t3\n20\t5\n10\t7\n",
+        "paper_conf.txt": b"10\t1\n20\t4\n",
+        "paper_term.txt": b"10\t50\n10\t60\n20\t60\n",
+    }
+
+
 def zinc_text() -> Files:
     return {
         "train.txt": b"CCO\nc1ccccc1\nCCN\n",
@@ -367,6 +376,7 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "node_graphs:read_gnn_benchmark npz": gnn_benchmark_npz,
     "node_graphs:read_heterophilous npz": heterophilous_npz,
     "node_graphs:read_wiki_cs json": wiki_cs,
+    "dblp:read author_label+paper_author+paper_conf+paper_term": dblp,
     "zinc:read test+test_index+train+train_index+valid+valid_index": zinc_text,
     "node_graphs:read_planetoid allx+ally+graph+test+tx+ty+x+y": planetoid,
     "mlearn:read " + "+".join(sorted(FILES)): mlearn,
