@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.data import open_store
+from keras_bandgnn.data import from_sets, open_store
 from keras_bandgnn.data.store_files import DESCRIPTION
 from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
@@ -58,6 +58,24 @@ def store() -> Files:
 
     def make(folder):
         write_store(folder / "a", graphs(), shard_size=2, metadata={"x": [1]})
+
+    return _in_folder(make, "a")
+
+
+def store_of_sets() -> Files:
+    """A store of graphs with node sets, of two shards."""
+    rng = np.random.default_rng(0)
+    made = [
+        from_sets(
+            {"a": {"x": rng.normal(size=(n, 2)), "k": np.arange(n)}, "b.c": 2},
+            {("a", "to", "b.c"): rng.integers(0, [[n], [2]], (2, 5))},
+            label={"a": np.arange(n) % 2},
+        )
+        for n in (1, 3, 4)
+    ]
+
+    def make(folder):
+        write_store(folder / "a", made, shard_size=2)
 
     return _in_folder(make, "a")
 
@@ -464,6 +482,9 @@ def readers() -> Iterator[Reader]:
     )
     bare = functools.partial(_read_preset, load_weights=False)
     yield Reader("store", store, _read_store, _check_store, repair_store)
+    yield Reader(
+        "store of node sets", store_of_sets, _read_store, _check_store, repair_store
+    )
     yield Reader("unfinished store", unfinished, _resume, _check_resumed, repair_store)
     yield of_preset("preset", functools.partial(preset, _regressor), _read_preset)
     yield of_preset(
