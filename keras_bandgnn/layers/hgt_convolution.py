@@ -261,9 +261,10 @@ def _typed_rows(edge, num_nodes, num_types: int) -> dict:
     """
     sender, kind = (ops.convert_to_tensor(edge[name]) for name in ("sender", "type"))
     num_edges = ops.shape(kind)[1]
+    # Other runtimes may have no sort, and TensorFlow may trace without sizes.
+    fixed = isinstance(num_nodes, int) and isinstance(num_edges, int)
     blocks = -(-num_edges // _BLOCK) + num_types
-    # Other runtimes may have no sort.
-    if is_portable() or num_nodes * num_types <= blocks * _BLOCK:
+    if is_portable() or not fixed or num_nodes * num_types <= blocks * _BLOCK:
         return {"row": sender * num_types + kind}
     order = ops.cast(ops.argsort(kind, axis=1), "int32")
     kind = ops.take_along_axis(kind, order, axis=1)

@@ -92,13 +92,13 @@ class NodeEncoder(keras.layers.Layer):
             options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
             ((kind, size),) = spec.items()
             if kind == "sets":
-                for part, features in size.items():
+                for number, (part, features) in enumerate(size.items()):
                     layer = NodeEncoder(
                         self.units,
                         features,
                         dtype=self.dtype_policy,
-                        # Names of layers have no dots on torch; sets have no colons.
-                        name=f"encode_{part.replace('.', ':')}",
+                        # Unlike sets, parameters of torch have names without dots.
+                        name=f"encode_set_{number}",
                     )
                     layer.level = f"sets[{part!r}]"
                     setattr(self, f"encode_{name}_{part}", layer)
