@@ -258,6 +258,20 @@ def checked_sets(
         sizes.append(count)
     if not tables:
         return MappingProxyType(tables)
+    check_set_rows(node, np.array(sizes)[None])
+    return MappingProxyType(tables)
+
+
+def check_set_rows(
+    node: Mapping[str, np.ndarray], sizes: np.ndarray, counts: Any = None
+) -> None:
+    """Raise a ValueError unless each node names a row of a table of its graph.
+
+    Args:
+        node: Node features, with `set` and `set_row`, int [N].
+        sizes: int [n, S], rows of the tables of each graph.
+        counts: int [n], nodes of each graph; None for one graph.
+    """
     for name in ("set", "set_row"):
         column = node.get(name)
         if column is None or column.ndim != 1 or column.dtype.kind != "i":
@@ -266,22 +280,8 @@ def checked_sets(
                 f"Received: {'none' if column is None else column.dtype}. Use "
                 "keras_bandgnn.data.from_sets, which sets them."
             )
-    check_set_rows(
-        node["set"], node["set_row"], np.array(sizes)[None], [len(node["set"])]
-    )
-    return MappingProxyType(tables)
-
-
-def check_set_rows(sets, rows, sizes: np.ndarray, counts) -> None:
-    """Raise a ValueError unless each node names a row of a table of its graph.
-
-    Args:
-        sets: int [N], the node set of each node.
-        rows: int [N], its row in the table of the set.
-        sizes: int [n, S], rows of the tables of each graph.
-        counts: int [n], nodes of each graph.
-    """
-    num_sets = sizes.shape[1]
+    sets, rows, num_sets = node["set"], node["set_row"], sizes.shape[1]
+    counts = [len(sets)] if counts is None else counts
     graph = np.repeat(np.arange(len(sizes)), counts)
     valid = (sets >= 0) & (sets < num_sets) & (rows >= 0)
     valid &= rows < sizes[graph, np.clip(sets, 0, num_sets - 1)]

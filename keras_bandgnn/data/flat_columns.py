@@ -251,19 +251,8 @@ def _check_sets(columns: Mapping[str, np.ndarray]) -> None:
     sizes = set_sizes(columns)
     if not sizes:
         return
-    for name in ("node/set", "node/set_row"):
-        column = columns.get(name)
-        if column is None or column.ndim != 1 or column.dtype.kind != "i":
-            raise ValueError(
-                f"Expected integers `{name}`, one for each node, with node sets. "
-                f"Received: {sorted(columns)}."
-            )
-    check_set_rows(
-        columns["node/set"],
-        columns["node/set_row"],
-        np.stack(list(sizes.values()), axis=1),
-        columns["num_nodes"],
-    )
+    node = {name: columns.get(f"node/{name}") for name in ("set", "set_row")}
+    check_set_rows(node, np.stack(list(sizes.values()), axis=1), columns["num_nodes"])
 
 
 def set_sizes(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -74,12 +74,9 @@ class NodeEncoder(keras.layers.Layer):
                 "encoder.inputs()."
             )
         mapping("inputs", inputs)
-        inputs = {
-            STATE_ROW if name == "sets" and _has_sets(spec) else name: (
-                {"sets": spec} if name == "sets" and _has_sets(spec) else spec
-            )
-            for name, spec in inputs.items()
-        }
+        if _has_sets(inputs.get("sets")):
+            inputs = {STATE_ROW: {"sets": inputs["sets"]}, **inputs}
+            del inputs["sets"]
         self.inputs = {name: self.spec_of(name, spec) for name, spec in inputs.items()}
         if not self.inputs:
             raise ValueError(

@@ -271,9 +271,8 @@ def _encode(task, items, adapt: bool, first: int) -> Encoded:
 def _check_edge_sets(backbone, encoder) -> None:
     """Raise a ValueError if a new encoder has other edge sets than a backbone."""
     types = backbone.num_edge_types
-    if getattr(encoder, "edge_sets", None) and types not in (
-        *(0, None, encoder.num_edge_types),
-    ):
+    alike = (0, None, encoder.num_edge_types)
+    if getattr(encoder, "edge_sets", None) and types not in alike:
         raise ValueError(
             f"Expected {types} edge sets, as the backbone's num_edge_types. Received: "
             f"{encoder.num_edge_types}, of an encoder that the task made itself. Put "

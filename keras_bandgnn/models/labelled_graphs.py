@@ -157,21 +157,34 @@ def _per_row(
             f"label=..., label_level={level!r})."
         )
     counts = graphs.num_nodes if level == "node" else graphs.num_edges
-    nested = isinstance(values, list | tuple) and len(values) == len(graphs)
+    array = _joined(name, values, counts, level)
+    return array if level == "node" or order is None else array[order]
+
+
+def _joined(name: str, values: Any, counts: np.ndarray, what: str) -> np.ndarray:
+    """Return the rows of all graphs as one array, from a list or a flat array.
+
+    Args:
+        name: Name of the argument, for errors.
+        values: A list of n arrays, or one array.
+        counts: int [n], rows of each graph.
+        what: What a row is of, such as "node".
+    """
+    nested = isinstance(values, list | tuple) and len(values) == len(counts)
     if nested and all(np.ndim(as_numpy(value)) for value in values):
         arrays = [_numbers(f"{name}[{i}]", value) for i, value in enumerate(values)]
         for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
-            check_size(f"{name}[{i}]", array, count, level, i)
+            check_size(f"{name}[{i}]", array, count, what, i)
         array = np.concatenate(arrays)
     else:
         array = _numbers(name, values)
     total = int(counts.sum())
     if array.ndim == 0 or len(array) != total:
         raise ValueError(
-            f"Expected `{name}` to have a row for each of {total} {level}s: a list of "
+            f"Expected `{name}` to have a row for each of {total} {what}s: a list of "
             f"one array per graph, or one array. Received: shape {array.shape}."
         )
-    return array if level == "node" or order is None else array[order]
+    return array
 
 
 def _of_nodes(name: str, graphs: FlatGraphs, values: Any, node_set: str) -> Any:
@@ -187,20 +200,7 @@ def _of_nodes(name: str, graphs: FlatGraphs, values: Any, node_set: str) -> Any:
         return None
     check_node_set(graphs, node_set)
     counts = np.diff(graphs.set_ptr[node_set])
-    nested = isinstance(values, list | tuple) and len(values) == len(graphs)
-    if nested and all(np.ndim(as_numpy(value)) for value in values):
-        parts = [_numbers(f"{name}[{i}]", value) for i, value in enumerate(values)]
-        for i, (part, count) in enumerate(zip(parts, counts.tolist(), strict=True)):
-            check_size(f"{name}[{i}]", part, count, f"{node_set!r} node", i)
-        array = np.concatenate(parts)
-    else:
-        array = _numbers(name, values)
-    if array.ndim == 0 or len(array) != counts.sum():
-        raise ValueError(
-            f"Expected `{name}` to have a row for each of {counts.sum()} nodes of "
-            f"{node_set!r}: a list of one array per graph, or one array. Received: "
-            f"shape {array.shape}."
-        )
+    array = _joined(name, values, counts, f"{node_set!r} node")
     here = graphs.node["set"] == [*graphs.sets].index(node_set)
     rows = graphs.set_ptr[node_set][:-1].repeat(graphs.num_nodes)
     rows = rows[here] + graphs.node["set_row"][here]

@@ -205,6 +205,13 @@ class MaskedTask(Task):
             return read
         return {**read, "edge": (*read["edge"], "target")}
 
+    def head_config(self) -> dict:
+        """Return the arguments of the head; `node_set` only where it is set."""
+        config = super().head_config()
+        return (
+            config if self.node_set is None else {**config, "node_set": self.node_set}
+        )
+
     def _masked(
         self,
         inputs: Inputs,

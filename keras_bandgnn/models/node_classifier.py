@@ -104,10 +104,6 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         return (*input_shape["node"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
-        """Return the arguments of the head; options only where they are set."""
+        """Return the arguments of the head; `multi_label` only where it is true."""
         config = super().head_config()
-        if self.multi_label:
-            config = {**config, "multi_label": True}
-        return (
-            config if self.node_set is None else {**config, "node_set": self.node_set}
-        )
+        return {**config, "multi_label": True} if self.multi_label else config

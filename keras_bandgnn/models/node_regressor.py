@@ -80,13 +80,6 @@ class NodeRegressor(MaskedTask, RegressionTask):
         values = self.head(self.backbone(batch, training=training))
         return self.denormalized(values, batch)
 
-    def head_config(self) -> dict:
-        """Return the arguments of the head; `node_set` only where it is set."""
-        config = super().head_config()
-        return (
-            config if self.node_set is None else {**config, "node_set": self.node_set}
-        )
-
     def compute_output_shape(self, input_shape):
         """Return [G, N, D]."""
         return (*input_shape["node"]["mask"], self.num_targets)

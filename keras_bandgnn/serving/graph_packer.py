@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn.assembly.padded_rows import set_resource
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.checks import (
     as_path,
@@ -228,7 +229,9 @@ class GraphPacker:
             # Resources of the other plan are estimated by the batcher.
             shared = ("node", "edge", "graph", "candidate")
             largest = {
-                k: v for k, v in largest.items() if k in shared or k.startswith("set:")
+                k: v
+                for k, v in largest.items()
+                if k in shared or k.startswith(set_resource(""))
             }
         task_preprocessor = task.preprocessor
         preprocessor = GraphPreprocessor(

@@ -180,7 +180,7 @@ def test_hetero_data_comes_back():
     for label in ({}, {"label": 1.5, "label_level": "graph"}):
         graph = graph.replace(**label)
         data = kb.data.to_pyg(graph)
-        assert data.node_types == ["author", "venue", "paper"] or data.node_types
+        assert {*data.node_types} == {"author", "venue", "paper"}
         assert data["venue"].num_nodes == 2 and "kind" not in data["venue"]
         assert data["author", "writes", "paper"].edge_index.shape == (2, 7)
         assert_same(sorted_edges(kb.data.from_pyg(data)), sorted_edges(graph))
@@ -192,7 +192,8 @@ def test_no_converter_drops_the_tables(name):
     pytest.importorskip(package.get(name, name[3:] if name != "to_sets" else "numpy"))
     convert = getattr(kb.data, name)
     if name in ("to_sets", "to_pyg"):
-        assert len(convert(made())) if name == "to_sets" else convert(made()).node_types
+        # Tests above read what they return.
+        convert(made())
         return
     with pytest.raises(ValueError, match="without node sets"):
         convert(made())

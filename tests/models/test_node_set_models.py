@@ -204,7 +204,7 @@ def test_labels_of_one_set_are_rows_of_its_table():
     some = graph.subgraph(np.arange(1, graph.num_nodes))
     predicted = task().predict([some])[0]
     assert np.isnan(predicted[0]).all() and np.isfinite(predicted[1:]).all()
-    with pytest.raises(ValueError, match="row for each of 8 nodes of 'author'"):
+    with pytest.raises(ValueError, match="row for each of 8 'author' nodes"):
         task().fit(bare, labels[:-1], verbose=0)
     with pytest.raises(ValueError, match="labels of other nodes"):
         task().fit(graph.replace(label=np.zeros(graph.num_nodes, int)), verbose=0)

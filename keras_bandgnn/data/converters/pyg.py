@@ -62,7 +62,8 @@ def from_pyg(
     having("data", data, "to_dict", "a Data of torch_geometric")
     if is_hetero_data(data):
         if label_level is not None or levels is not None:
-            refuse("label_level and levels", "None for a HeteroData", "values")
+            level = label_level or levels
+            refuse("label_level and levels", "omitted for a HeteroData", level)
         return from_hetero_data(data)
     values = pyg_values(data)
     attribute_levels = {**levels_of([values]), **(levels or {})}
