@@ -19,6 +19,8 @@ from keras_bandgnn.checks import mapping, optional, refuse
 
 LABEL_LEVELS = ("graph", "node", "edge")
 """What labels may belong to."""
+EdgeSet = tuple[str, str, str]
+"""Source set, relation and target set."""
 EDGE_SETS = "edge_sets"
 """Entry of `Graph.info` with the names of edge sets, in the order of edge types."""
 
@@ -337,3 +339,15 @@ def _rebuild(fields: dict[str, Any]) -> Graph:
                 for key, table in value.items()
             }
     return Graph.unchecked(**fields)
+
+
+def edge_sets(graph: Graph) -> list[EdgeSet]:
+    """Return the names of the edge sets of a graph, in the order of edge types.
+
+    Raises:
+        ValueError: If the graph has no names of edge sets.
+    """
+    names = graph.info.get(EDGE_SETS)
+    if names is None:
+        refuse("graph", "a graph of `from_sets`, with info['edge_sets']", graph)
+    return [tuple(key) for key in names]

@@ -7,7 +7,7 @@ _HOMES = {
     "GraphStore": "data.store",
     "Limits": "data.reading",
     "LinkSplit": "data.link_splits",
-    "NodePairs": "data.link_splits",
+    "NodePairs": "data.link_ends",
     "StoreWriter": "data.store_writer",
     "check_leaks": "data.link_splits",
     "from_ase": "data.converters.ase_atoms",

@@ -1,128 +1,19 @@
-"""`NodePairs` and `split_links`: pairs of nodes, and splits of a graph's edges."""
+"""`split_links` and `check_leaks`: splits of a graph's edges, and their checks."""
 
-import dataclasses
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.arrays import INT32_MAX, checked_ids
 from keras_bandgnn.checks import boolean, fraction, instance, optional, seed_number
-from keras_bandgnn.data.identity import leaks, link_numbers, pair_keys, refuse_leaks
-from keras_bandgnn.graph import Graph
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class NodePairs:
-    """Pairs of nodes that are, or are not, joined by an edge.
-
-    Attributes:
-        senders: int32 [Q], first node of each pair.
-        receivers: int32 [Q], second node of each pair.
-        types: int32 [Q], edge type (relation) of each pair; all 0 if omitted.
-
-    Raises:
-        ValueError: For arrays of other shapes, or ids below 0.
-
-    Example:
-    >>> pairs = NodePairs([0, 1], [2, 2])
-    >>> len(pairs), pairs.types.tolist()
-    (2, [0, 0])
-    """
-
-    senders: np.ndarray
-    receivers: np.ndarray
-    types: np.ndarray | None = None
-
-    def __post_init__(self):
-        senders, receivers = (
-            checked_ids(name, getattr(self, name), INT32_MAX, "2**31 - 1")
-            for name in ("senders", "receivers")
-        )
-        types = np.zeros(len(senders), np.int32)
-        if self.types is not None:
-            types = checked_ids("types", self.types, INT32_MAX, "2**31 - 1")
-        if not len(senders) == len(receivers) == len(types):
-            raise ValueError(
-                "Expected as many `senders` as `receivers` and `types`. Received: "
-                f"{len(senders)}, {len(receivers)} and {len(types)}."
-            )
-        for name, ids in zip(FIELDS, (senders, receivers, types), strict=True):
-            object.__setattr__(self, name, ids)
-
-    def __len__(self) -> int:
-        return len(self.senders)
-
-    def take(self, index) -> "NodePairs":
-        """Return some of the pairs.
-
-        Args:
-            index: int or bool [n], or a slice.
-        """
-        return NodePairs(*(getattr(self, name)[index] for name in FIELDS))
-
-    def reversed(self) -> "NodePairs":
-        """Return the pairs with their nodes exchanged."""
-        return NodePairs(self.receivers, self.senders, self.types)
-
-    @classmethod
-    def concatenate(cls, parts: Iterable["NodePairs"]) -> "NodePairs":
-        """Return the pairs of several parts, one after the other."""
-        parts = list(parts)
-        return cls(*(np.concatenate([getattr(p, n) for p in parts]) for n in FIELDS))
-
-    @classmethod
-    def of_edges(cls, graph: Graph) -> "NodePairs":
-        """Return the edges of a graph as pairs."""
-        return cls(graph.senders, graph.receivers, graph.edge_type)
-
-
-FIELDS = ("senders", "receivers", "types")
-
-
-def as_pairs(name: str, pairs, num_nodes: int, num_types: int | None = None):
-    """Return pairs of nodes of a graph, or raise a ValueError.
-
-    Args:
-        name: The argument, for errors.
-        pairs: `NodePairs`, or int [Q, 2] or [Q, 3] of sender, receiver and type.
-        num_nodes: Nodes of the graph.
-        num_types: Types that a model knows; None for any.
-    """
-    if not isinstance(pairs, NodePairs):
-        array = np.asarray(pairs) if isinstance(pairs, list | np.ndarray) else None
-        if array is None or array.ndim != 2 or array.shape[1] not in (2, 3):
-            shape = type(pairs).__name__ if array is None else f"shape {array.shape}"
-            raise ValueError(
-                f"Expected `{name}` to be NodePairs, or an array [Q, 2] or [Q, 3] of "
-                f"sender, receiver and type. Received: {name} of {shape}. Write "
-                "NodePairs(senders, receivers, types)."
-            )
-        columns = [checked_ids(name, c, INT32_MAX, "2**31 - 1") for c in array.T]
-        pairs = NodePairs(*columns)
-    largest = max(
-        int(pairs.senders.max(initial=-1)), int(pairs.receivers.max(initial=-1))
-    )
-    if largest >= num_nodes:
-        raise ValueError(
-            f"Expected `{name}` with node ids in [0, {num_nodes}), as the graph has "
-            f"{num_nodes} nodes. Received: node {largest}."
-        )
-    kind = int(pairs.types.max(initial=0))
-    if num_types is not None and kind >= num_types:
-        raise ValueError(
-            f"Expected `{name}` with types in [0, {num_types}), as "
-            f"num_relations={num_types}. Received: type {kind}. Raise num_relations."
-        )
-    return pairs
-
-
-def is_undirected(graph: Graph) -> bool:
-    """Return whether the reverse of every edge is an edge of the same type."""
-    pairs = NodePairs.of_edges(graph)
-    pairs = pairs.take(pairs.senders != pairs.receivers)
-    keys, back = (pair_keys(p, graph.num_nodes) for p in (pairs, pairs.reversed()))
-    return len(keys) > 0 and bool(np.isin(back, keys).all())
+from keras_bandgnn.data.identity import (
+    leaks,
+    link_numbers,
+    pair_keys,
+    refuse_leaks,
+    without_types,
+)
+from keras_bandgnn.data.link_ends import LinkEnds, NodePairs, is_undirected
+from keras_bandgnn.graph import EdgeSet, Graph
 
 
 class LinkSplit(NamedTuple):
@@ -133,8 +24,9 @@ class LinkSplit(NamedTuple):
         train_pairs: `NodePairs` to train on.
         valid_pairs: `NodePairs` to validate on.
         test_pairs: `NodePairs` to test on.
-        known: `NodePairs` of all edges of the graph, for filtered ranks and negatives
-            that are none of them; of undirected graphs both directions.
+        known: `NodePairs` of all edges of the graph, or of its edge set, for filtered
+            ranks and negatives that are none of them; of undirected graphs both
+            directions.
         undirected: Whether an edge and its reverse are one pair.
     """
 
@@ -153,6 +45,7 @@ def split_links(
     seed: int = 0,
     undirected: bool | None = None,
     supervised: float | None = None,
+    edge_set: EdgeSet | None = None,
 ) -> LinkSplit:
     """Split the edges of a graph into those to train on, to validate and to test.
 
@@ -176,6 +69,11 @@ def split_links(
         supervised: Share of the training links that are trained on and carry no
             messages, while the others carry messages alone. By default all training
             links do both.
+        edge_set: (source set, relation, target set), the edges to split in a graph with
+            node sets; all others carry messages, but those that join the two nodes of a
+            pair that carries none. With `undirected=False` edges of other relations
+            between them stay, and only those of the reverse, `rev_<relation>`, go.
+            Pairs are then numbered as the rows of the two sets.
 
     Returns:
         A `LinkSplit`.
@@ -190,6 +88,7 @@ def split_links(
     (14, 2, 4)
     """
     instance("graph", graph, Graph, "a Graph")
+    ends = LinkEnds(graph, edge_set)
     valid, test = fraction("valid", valid), fraction("test", test)
     rng = np.random.default_rng(seed_number("seed", seed))
     together = optional(boolean, "undirected", undirected) is not False
@@ -199,11 +98,11 @@ def split_links(
             "Expected `valid` and `test` to leave pairs to train on. Received: "
             f"valid={valid}, test={test}."
         )
-    if undirected is None:
-        undirected = is_undirected(graph)
     edges = NodePairs.of_edges(graph)
-    loops = edges.senders == edges.receivers
-    candidates = np.flatnonzero(~loops)
+    if undirected is None:
+        undirected = is_undirected(edges.take(ends.is_link), graph.num_nodes)
+    loops = ends.is_link & (edges.senders == edges.receivers)
+    candidates = np.flatnonzero(ends.is_link & ~loops)
     keys = pair_keys(edges, graph.num_nodes, undirected)[candidates]
     _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
     pairs = edges.take(candidates[first])
@@ -221,8 +120,11 @@ def split_links(
             f"a graph of {count} pairs, valid={valid}, test={test}, "
             f"supervised={supervised}."
         )
-    messages = loops.copy()
+    messages = loops | ~ends.is_link
     messages[candidates] = np.isin(link[pair.reshape(-1)], train[held:])
+    if edge_set is not None:
+        silent = pairs.take(~np.isin(link, train[held:]))
+        messages &= ~_tell(ends, edges, silent, together)
     all_pairs = edges.take(np.sort(candidates[first]))
     all_pairs = NodePairs.concatenate([all_pairs, edges.take(loops)])
     if undirected:
@@ -230,16 +132,32 @@ def split_links(
     return LinkSplit(
         with_edges(graph, messages),
         *(
-            pairs.take(np.isin(link, part))
+            ends.rows(pairs.take(np.isin(link, part)))
             for part in (
                 train if supervised is None else train[:held],
                 order[: sizes[0]],
                 order[sizes[0] : sum(sizes)],
             )
         ),
-        all_pairs,
+        ends.rows(all_pairs),
         undirected,
     )
+
+
+def _tell(ends: LinkEnds, edges: NodePairs, pairs: NodePairs, together: bool):
+    """Return which edges of other edge sets give pairs away, bool [E].
+
+    Args:
+        ends: Of the edge set.
+        edges: All edges of the graph.
+        pairs: Pairs whose edges carry no messages.
+        together: Whether edges of any relation do, or those of the reverse alone.
+    """
+    count = ends.graph.num_nodes
+    if together:
+        return ~ends.is_link & leaks(edges, pairs, count, undirected=True)
+    back, pairs = without_types(edges), without_types(pairs.reversed())
+    return ends.is_reverse & leaks(back, pairs, count, undirected=False)
 
 
 def with_edges(graph: Graph, keep: np.ndarray) -> Graph:
@@ -259,7 +177,9 @@ def with_edges(graph: Graph, keep: np.ndarray) -> Graph:
     )
 
 
-def check_leaks(graph: Graph, pairs, undirected: bool = True) -> None:
+def check_leaks(
+    graph: Graph, pairs, undirected: bool = True, edge_set: EdgeSet | None = None
+) -> None:
     """Raise a ValueError if a pair to predict is among the edges of a graph.
 
     An edge is a pair, too, if it has the reverse direction or another type: layers such
@@ -272,6 +192,8 @@ def check_leaks(graph: Graph, pairs, undirected: bool = True) -> None:
             False compares sender, receiver and type, for data in which the reverse of
             a pair says nothing of it, or is public by the rules of its official split,
             as in WN18RR.
+        edge_set: Edge set of the pairs, see `split_links`. With `undirected=False` they
+            are compared with the edges of this set and of its reverse.
 
     Raises:
         ValueError: If there are such pairs; the message counts them.
@@ -286,12 +208,14 @@ def check_leaks(graph: Graph, pairs, undirected: bool = True) -> None:
     ValueError: Expected pairs that are no edges of the graph. Received: 1 of 1 ...
     """
     instance("graph", graph, Graph, "a Graph")
-    pairs = as_pairs("pairs", pairs, graph.num_nodes)
+    ends = LinkEnds(graph, edge_set)
+    pairs = ends.read("pairs", pairs)
     undirected = boolean("undirected", undirected)
+    edges = ends.messages(undirected)
     refuse_leaks(
         "pairs that are no edges of the graph",
-        pairs,
-        leaks(pairs, NodePairs.of_edges(graph), graph.num_nodes, undirected),
+        ends.rows(pairs),
+        leaks(pairs, edges, graph.num_nodes, undirected),
         undirected,
         "Pass the graph with training edges alone, split_links(...).train. If pairs "
         "and their reverse are facts of their own, pass undirected=False.",

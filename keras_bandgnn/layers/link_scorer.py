@@ -147,25 +147,29 @@ class LinkScorer(BatchLayer):
         received = graph_ops.batched_gather(states, pair["receiver"])
         return ops.sum(query * received, axis=-1)
 
-    def score_nodes(self, states, batch, end: str = "receiver"):
+    def score_nodes(self, states, batch, end: str = "receiver", nodes=None):
         """Return the scores of pairs in which each node takes one of the two places.
 
         Args:
             states: float [G, N, H].
             batch: See `call`.
             end: `"receiver"` or `"sender"`, the end of pairs that nodes take.
+            nodes: int [G, C], the nodes; None for all N.
 
         Returns:
-            float [G, Q, N].
+            float [G, Q, C].
         """
         one_of("end", end, ("receiver", "sender"))
         pair = batch_part(batch, "pair")
         states = ops.convert_to_tensor(states)
         pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
+        answers = states
+        if nodes is not None:
+            answers = graph_ops.batched_gather(states, ops.convert_to_tensor(nodes))
         if self.score == "mlp":
-            return self._network_table(states, pair, end)
+            return self._network_table(states, answers, pair, end)
         query = self.query(states, pair, end)
-        return ops.matmul(query, ops.swapaxes(states, 1, 2))
+        return ops.matmul(query, ops.swapaxes(answers, 1, 2))
 
     def query(self, states, pair, end: str = "receiver"):
         """Return vectors [G, Q, H] whose products with states of nodes are the scores.
@@ -226,8 +230,9 @@ class LinkScorer(BatchLayer):
             return scores(*ends)
         return 0.5 * (scores(*ends) + scores(*ends[::-1]))
 
-    def _network_table(self, states, pair, end):
-        sent, received, relation = self._maps(states, pair)
+    def _network_table(self, states, answers, pair, end):
+        asked = self._maps(states, pair)[:2]
+        *maps, relation = self._maps(answers, pair)
         if self.num_relations:
             relation = ops.expand_dims(relation, 2)
 
@@ -236,11 +241,12 @@ class LinkScorer(BatchLayer):
             rows = rows + ops.expand_dims(of_nodes, 1) + relation
             return self.output_dense(self.activation(rows))[..., 0]
 
-        maps = (sent, received) if end == "receiver" else (received, sent)
+        first = 0 if end == "receiver" else 1
         ids = pair["sender" if end == "receiver" else "receiver"]
+        table = scores(asked[first], maps[1 - first], ids)
         if not self.symmetric:
-            return scores(*maps, ids)
-        return 0.5 * (scores(*maps, ids) + scores(*maps[::-1], ids))
+            return table
+        return 0.5 * (table + scores(asked[1 - first], maps[first], ids))
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, Q]."""

@@ -11,14 +11,13 @@ from keras_bandgnn.data.identity import (
     refuse_leaks,
     without_types,
 )
-from keras_bandgnn.data.link_splits import (
+from keras_bandgnn.data.link_ends import (
+    LinkEnds,
     NodePairs,
     as_pairs,
     is_undirected,
-    split_links,
-    with_edges,
 )
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.models.input_loader import input_loader
 from keras_bandgnn.models.inputs import GRAPHS, Inputs
 from keras_bandgnn.preprocessing.loading.loader import Loader
@@ -57,6 +56,7 @@ class GraphPairs:
         undirected: Whether a pair and its reverse are one fact; see
             `LinkPredictor.fit`.
         preprocessor: The preprocessor of the task, whose layers may add edges; or None.
+        edge_set: See `LinkPredictor`.
     """
 
     def __init__(
@@ -65,10 +65,14 @@ class GraphPairs:
         num_relations: int | None,
         undirected: bool,
         preprocessor: GraphPreprocessor | None,
+        edge_set: EdgeSet | None = None,
     ):
         self.graph, self.num_relations = graph, num_relations
         self.undirected, self.preprocessor = undirected, preprocessor
-        self.edges = self._plain(NodePairs.of_edges(graph))
+        self.ends = LinkEnds(graph, edge_set)
+        self.links = self._plain(self.ends.links())
+        # Those that give pairs away.
+        self.edges = self._plain(self.ends.messages(undirected))
 
     def _plain(self, pairs: NodePairs) -> NodePairs:
         """Remove the types of pairs if the task has none."""
@@ -76,13 +80,21 @@ class GraphPairs:
 
     def read(self, name: str, pairs) -> NodePairs:
         """Convert an argument to pairs of the graph's nodes."""
-        count = self.graph.num_nodes
-        return self._plain(as_pairs(name, pairs, count, self.num_relations))
+        return self._plain(self.ends.read(name, pairs, self.num_relations))
+
+    def read_or_all(self, name: str, pairs) -> NodePairs:
+        """Convert an argument to pairs; None stands for all links."""
+        if pairs is None:
+            pairs = self.ends.rows(self.ends.links())
+        return self.read(name, pairs)
 
     def read_or_edges(self, pairs) -> NodePairs:
-        """Convert the argument `pairs`; None stands for the edges."""
+        """Convert the argument `pairs`; None stands for the edges, each pair once."""
+        from keras_bandgnn.data.link_splits import split_links
+
         if pairs is None:
-            pairs = split_links(self.graph, 0.0, 0.0).train_pairs
+            edge_set = self.ends.edge_set
+            pairs = split_links(self.graph, 0.0, 0.0, edge_set=edge_set).train_pairs
         return self.read("pairs", pairs)
 
     def read_known(self, known_pairs) -> NodePairs:
@@ -97,13 +109,21 @@ class GraphPairs:
         types = max(self.num_relations, types)
         return as_pairs("known", known_pairs, self.graph.num_nodes, types)
 
+    def read_answers(self, known_pairs) -> NodePairs | None:
+        """Convert known pairs to those that ranks leave out; None for none."""
+        if known_pairs is None:
+            return None
+        pairs = self.read_known(known_pairs)
+        return both_ways(pairs) if self.undirected else pairs
+
     def true(self, pairs: NodePairs, known_pairs=None) -> NodePairs:
-        """Return all true pairs, which negatives avoid: pairs, edges and known ones."""
-        parts = [pairs, self.edges]
+        """Return all true pairs, which negatives avoid: pairs, links and known ones."""
+        parts = [pairs, self.links]
         if known_pairs is not None:
             parts.append(self.read_known(known_pairs))
         true = NodePairs.concatenate(parts)
-        return both_ways(true) if is_undirected(self.graph) else true
+        undirected = is_undirected(self.ends.links(), self.graph.num_nodes)
+        return both_ways(true) if undirected else true
 
     def check_validation(self, train: NodePairs, valid: NodePairs) -> None:
         """Raise a ValueError if validation pairs leak into edges or training pairs.
@@ -118,7 +138,7 @@ class GraphPairs:
         ):
             refuse_leaks(
                 f"`validation_pairs` that are no {kind}",
-                valid,
+                self.ends.rows(valid),
                 leaks(valid, others, self.graph.num_nodes, self.undirected),
                 self.undirected,
                 _ADVICE,
@@ -132,18 +152,19 @@ class GraphPairs:
             name: The argument, for errors.
             pairs: Pairs to evaluate on.
         """
-        edges, count = self.edges, self.graph.num_nodes
+        count = self.graph.num_nodes
         # Pairs of a loader may have types.
         pairs = self._plain(pairs)
-        if self.undirected:
-            leaked = leaks(pairs, edges, count, undirected=True)
-            leaked &= ~leaks(pairs, edges, count, undirected=False)
-            expected = f"`{name}` that are no edges in reverse or of another type"
-            refuse_leaks(expected, pairs, leaked, False, _ADVICE)
-            return
+        leaked = leaks(pairs, self.edges, count, self.undirected)
+        leaked &= ~leaks(pairs, self.links, count, undirected=False)
+        expected = f"`{name}` that are no edges in reverse or of another type"
+        refuse_leaks(expected, self.ends.rows(pairs), leaked, False, _ADVICE)
         layers = () if self.preprocessor is None else self.preprocessor.graph_layers
-        if not layers or not mirrored(pairs, edges, count).any():
+        edges = self._plain(NodePairs.of_edges(self.graph))
+        if self.undirected or not layers or not mirrored(pairs, edges, count).any():
             return
+        from keras_bandgnn.data.link_splits import with_edges
+
         seen = self._messages(self.graph)
         added = added_reverses(NodePairs.of_edges(self.graph), seen, count)
         # Layers that do not read edges, such as RadiusGraph, add these edges anyway.
@@ -178,11 +199,22 @@ def check_one_device(task) -> None:
         )
 
 
+def check_edge_set(loader: Loader, edge_set: EdgeSet | None) -> None:
+    """Raise a ValueError if pairs of a loader are of another edge set than the task."""
+    if loader.pairs is not None and loader.assembler.ends.edge_set != edge_set:
+        raise ValueError(
+            f"Expected a LinkLoader with edge_set={edge_set}, as the LinkPredictor. "
+            f"Received: edge_set={loader.assembler.ends.edge_set}. Pass the same to "
+            "both."
+        )
+
+
 def make_link_loader(
     task,
     links: GraphPairs,
     pairs: NodePairs,
-    known_pairs: NodePairs,
+    known_pairs=None,
+    validation_pairs=None,
     negatives: NegativeSampler | None = None,
     batch_size: int | None = None,
     shuffle: bool = False,
@@ -195,7 +227,8 @@ def make_link_loader(
         task: The `LinkPredictor`.
         links: Has the graph.
         pairs: Pairs that are true.
-        known_pairs: Pairs that negatives avoid.
+        known_pairs: The argument `known`.
+        validation_pairs: The argument; negatives avoid them, too.
         negatives: See `LinkPredictor.fit`, also for the others.
         batch_size: True pairs of a step.
         shuffle: Whether each epoch has a new order and new negatives.
@@ -206,7 +239,10 @@ def make_link_loader(
     from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 
     check_one_device(task)
-    graph = links.graph
+    graph, true = links.graph, links.true(pairs, known_pairs)
+    if validation_pairs is not None:
+        held_out = links.read("validation_pairs", validation_pairs)
+        true = NodePairs.concatenate([links.true(held_out), true])
     negatives = NegativeSampler() if negatives is None else negatives
     if sampler is not None:
         if not isinstance(sampler, NeighborSampler):
@@ -221,14 +257,15 @@ def make_link_loader(
     )
     return LinkLoader(
         graph,
-        pairs,
+        links.ends.rows(pairs),
         negatives,
         batch_size,
-        known_pairs,
+        links.ends.rows(true),
         shuffle=shuffle,
         seed=seed,
         loader=loader,
         undirected=links.undirected,
+        edge_set=links.ends.edge_set,
     )
 
 

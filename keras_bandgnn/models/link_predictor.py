@@ -5,9 +5,8 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
-from keras_bandgnn.data.identity import both_ways
-from keras_bandgnn.data.link_splits import NodePairs
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.data.link_ends import NodePairs, edge_set_name
+from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
@@ -15,6 +14,7 @@ from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.link_pairs import (
     GraphPairs,
+    check_edge_set,
     make_link_loader,
     one_graph,
     refuse_options,
@@ -60,6 +60,9 @@ class LinkPredictor(Task):
         hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
         activation: Activation of that layer.
         symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse.
+        edge_set: (source set, relation, target set) of pairs in graphs with node sets.
+            Pairs are then numbered as the rows of the two sets, negatives and `rank`
+            compare nodes of these sets alone, and edges of other sets carry messages.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -106,12 +109,16 @@ class LinkPredictor(Task):
         hidden: int | None = None,
         activation="relu",
         symmetric: bool = False,
+        edge_set: EdgeSet | None = None,
         **kwargs,
     ):
         refuse_preprocessor("head", head)
         super().__init__(backbone, preprocessor, **kwargs)
         one_of("head", head, SCORES)
         self.objective = one_of("objective", objective, OBJECTIVES)
+        self.edge_set = edge_set_name(edge_set)
+        if self.edge_set is not None and num_relations is not None:
+            refuse("num_relations", "None with `edge_set`", num_relations)
         softmax = self.objective == "softmax"
         self.labels = ClassLabels() if softmax else TargetLabels(1)
         # === Layers ===
@@ -218,7 +225,8 @@ class LinkPredictor(Task):
                 `validation_pairs` leak if their reverse, or an edge of another type, is
                 among the messages or the pairs, see `check_leaks`; and negatives avoid
                 the reverse of true pairs. By default without `num_relations`; triples
-                are compared as they are.
+                are compared as they are. With `edge_set` False compares pairs with this
+                edge set and its reverse, `rev_<relation>`.
             **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
                 `verbose`.
 
@@ -245,30 +253,21 @@ class LinkPredictor(Task):
                 sampler=sampler,
             )
             if valid is not None and validation_pairs is not None:
-                raise ValueError(
-                    "Expected `validation_pairs` or `validation_data`. Received: both. "
-                    "Leave one out."
-                )
+                refuse("validation_data", "None with `validation_pairs`", valid)
             if valid is None and validation_pairs is None:
                 refuse_options("fit(loader)", "the loader", undirected=undirected)
         elif valid is not None:
-            raise ValueError(
-                "Expected `fit` of LinkPredictor without `validation_data`. Received: "
-                "validation_data. Pass validation_pairs; their graph is the one of x."
-            )
+            advice = "Pass validation_pairs; their graph is the one of x."
+            refuse("validation_data", "None in `fit` of a graph", valid, advice)
         else:
             links = self._links(one_graph(inputs), undirected)
             self.complete([links.graph], training=True)
-            pairs = links.read_or_edges(pairs)
-            true = links.true(pairs, known)
-            if validation_pairs is not None:
-                held_out = links.read("validation_pairs", validation_pairs)
-                true = NodePairs.concatenate([links.true(held_out), true])
             loader = make_link_loader(
                 self,
                 links,
-                pairs,
-                known_pairs=true,
+                links.read_or_edges(pairs),
+                known,
+                validation_pairs,
                 negatives=negatives,
                 batch_size=batch_size,
                 shuffle=kwargs.pop("shuffle", True),
@@ -390,8 +389,7 @@ class LinkPredictor(Task):
         )
         size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
         links = self._links(one_graph(inputs))
-        pairs = NodePairs.of_edges(links.graph) if pairs is None else pairs
-        pairs = links.read("pairs", pairs)
+        pairs = links.read_or_all("pairs", pairs)
         return scores(self, links.graph, pairs, by_layer, size)
 
     def rank(
@@ -436,17 +434,14 @@ class LinkPredictor(Task):
         one_of("sides", sides, SIDES)
         links = self._links(one_graph(read_inputs("graph", graph)), undirected)
         pairs = links.read("pairs", pairs)
-        if known is not None:
-            known = links.read_known(known)
+        known = links.read_answers(known)
         optional(positive_int, "chunk", chunk)
         links.check_messages("pairs", pairs)
-        if links.undirected and known is not None:
-            known = both_ways(known)
         boolean("self_pairs", self_pairs)
         states = node_states(self, links.graph, by_layer)
         ends = ("receiver", "sender") if sides == "both" else (sides,)
         shown = verbose not in (0, False)
-        rows = ranks(self, states, pairs, known, ends, chunk, self_pairs, shown)
+        rows = ranks(self, links, states, pairs, known, ends, chunk, self_pairs, shown)
         return np.stack(rows) if sides == "both" else rows[0]
 
     # === Graphs and loaders ===
@@ -456,7 +451,8 @@ class LinkPredictor(Task):
         relations = self.head.num_relations
         if optional(boolean, "undirected", undirected) is None:
             undirected = relations is None
-        return GraphPairs(graph, relations, undirected, self.preprocessor)
+        options = undirected, self.preprocessor, self.edge_set
+        return GraphPairs(graph, relations, *options)
 
     def loader(self, graphs, shuffle: bool = False, seed: int = 0, **kwargs):
         """Return a loader of the task's batches.
@@ -472,8 +468,13 @@ class LinkPredictor(Task):
         if inputs.kind == LOADER and inputs.data.pairs is not None:
             return super().loader(inputs, shuffle, seed, **kwargs)
         links = self._links(one_graph(inputs))
-        pairs = links.read("graphs", NodePairs.of_edges(links.graph))
-        return make_link_loader(self, links, pairs, pairs, shuffle=shuffle, seed=seed)
+        pairs = links.read_or_all("graphs", None)
+        return make_link_loader(self, links, pairs, shuffle=shuffle, seed=seed)
+
+    def check(self, loader: Loader) -> None:
+        """Raise a ValueError if graphs or pairs of a loader do not fit the task."""
+        super().check(loader)
+        check_edge_set(loader, self.edge_set)
 
     def export(self, *args, **kwargs):
         """Raise an error: exported models take graphs, and have no pairs.
@@ -493,9 +494,8 @@ class LinkPredictor(Task):
         """Return the arguments of the head."""
         config = self.head.get_config()
         names = ("num_relations", "hidden", "activation", "symmetric")
-        return {
-            **super().head_config(),
-            "head": config["score"],
-            "objective": self.objective,
-            **{name: config[name] for name in names},
-        }
+        head = {name: config[name] for name in names}
+        if self.edge_set is not None:
+            head["edge_set"] = self.edge_set
+        head |= {"head": config["score"], "objective": self.objective}
+        return super().head_config() | head

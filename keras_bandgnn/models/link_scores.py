@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean
-from keras_bandgnn.data.link_splits import NodePairs
+from keras_bandgnn.checks import boolean, seed_number
+from keras_bandgnn.data.link_ends import NodePairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.inputs import GRAPHS, Inputs
 from keras_bandgnn.models.link_pairs import GraphPairs, check_one_device
@@ -48,32 +48,41 @@ def node_states(task, graph: Graph, by_layer: bool = False) -> np.ndarray:
 
 
 def score_pairs(
-    task, states: np.ndarray, pairs: NodePairs, size: int, end: str | None = None
+    task,
+    states: np.ndarray,
+    pairs: NodePairs,
+    size: int,
+    end: str | None = None,
+    nodes: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the scores [q] of pairs, or [q, N] with every node at one end.
+    """Return the scores [q] of pairs, or [q, C] with each of C nodes at one end.
 
     Args:
         task: The `LinkPredictor`.
         states: float32 [1, N, H].
         pairs: At most `size` pairs.
         size: Number to pad pairs to, so that steps have one shape.
-        end: The end of pairs to replace by all nodes; None to score the pairs.
+        end: The end of pairs to replace by nodes; None to score the pairs.
+        nodes: int [C], these nodes; None for all.
     """
     missing = (0, size - len(pairs))
     columns = {"sender": pairs.senders, "receiver": pairs.receivers}
     columns["type"] = pairs.types
     pair = {name: np.pad(ids, missing)[None] for name, ids in columns.items()}
+    inputs = {"states": states, "pair": pair}
+    if nodes is not None:
+        inputs["nodes"] = nodes[None].astype(np.int32)
     program = compiled(task, _pair_scores, end)
-    out = program.predict_on_batch({"states": states, "pair": pair})
+    out = program.predict_on_batch(inputs)
     return np.asarray(out)[0, : len(pairs)]
 
 
 def _pair_scores(task, inputs, end: str | None):
-    """Return scores [1, Q] or [1, Q, N] of pairs from stored states."""
+    """Return scores [1, Q] or [1, Q, C] of pairs from stored states."""
     states, parts = inputs["states"], {"pair": inputs["pair"]}
     if end is None:
         return task.head(states, parts)
-    return task.head.score_nodes(states, parts, end)
+    return task.head.score_nodes(states, parts, end, inputs.get("nodes"))
 
 
 def scores(
@@ -120,15 +129,18 @@ def measures(
     links.check_messages("pairs", pairs)
     if negatives is None or isinstance(negatives, NegativeSampler):
         sampler = NegativeSampler() if negatives is None else negatives
-        negatives = sampler.sample(
+        draw = sampler.prepare(
             pairs,
             graph.num_nodes,
             links.true(pairs, known_pairs),
             sampler.types_of(graph),
-            seed,
-            undirected=links.undirected,
+            links.undirected,
+            links.ends.nodes,
         )
-    negatives = links.read("negatives", negatives)
+        key = seed_number("seed", seed), 0, 0
+        negatives = draw(slice(None), np.random.default_rng(key))
+    else:
+        negatives = links.read("negatives", negatives)
     _refuse_empty("negatives", negatives)
     both = NodePairs.concatenate([pairs, negatives])
     rows = scores(task, graph, both, by_layer)
@@ -176,6 +188,7 @@ def _refuse_empty(name: str, pairs: NodePairs) -> None:
 
 def ranks(
     task,
+    links: GraphPairs,
     states: np.ndarray,
     pairs: NodePairs,
     true_pairs: NodePairs | None,
@@ -188,6 +201,7 @@ def ranks(
 
     Args:
         task: The `LinkPredictor`.
+        links: Has the nodes that are ranked.
         states: float32 [1, N, H].
         pairs: Pairs that are true.
         true_pairs: All true pairs, which are left out; or None.
@@ -205,7 +219,15 @@ def ranks(
     with progress_bar("Ranking", len(ends) * len(pairs), progress) as advance:
         return [
             _ranks_of_end(
-                task, states, pairs, true_pairs, end, chunk, self_pairs, advance
+                task,
+                states,
+                pairs,
+                true_pairs,
+                end,
+                chunk,
+                self_pairs,
+                advance,
+                links.ends.nodes and links.ends.nodes[end],
             )
             for end in ends
         ]
@@ -220,24 +242,32 @@ def _ranks_of_end(
     chunk: int,
     self_pairs: bool,
     advance: Callable,
+    nodes: np.ndarray | None,
 ) -> np.ndarray:
     """Return the rank of one end of each pair, float64 [Q]."""
     asked = pairs if end == "receiver" else pairs.reversed()
     others = None
     if true_pairs is not None:
         others = _Answers(true_pairs if end == "receiver" else true_pairs.reversed())
+    count = states.shape[1] if nodes is None else len(nodes)
+    # Nodes that are not ranked have the last column, which is dropped.
+    column = np.full(states.shape[1], count)
+    column[slice(None) if nodes is None else nodes] = np.arange(count)
     out = np.empty(len(pairs))
     for start in range(0, len(pairs), chunk):
         part = slice(start, start + chunk)
-        table = np.array(score_pairs(task, states, pairs.take(part), chunk, end))
+        table = score_pairs(task, states, pairs.take(part), chunk, end, nodes)
+        table = np.pad(table, [(0, 0), (0, 1)])
         rows = np.arange(len(table))
-        true = table[rows, asked.receivers[part]]
+        true = table[rows, column[asked.receivers[part]]]
         if others is not None:
-            table[others.of(asked.take(part))] = -np.inf
+            row, answer = others.of(asked.take(part))
+            table[row, column[answer]] = -np.inf
         if not self_pairs:
-            table[rows, asked.senders[part]] = -np.inf
+            table[rows, column[asked.senders[part]]] = -np.inf
         # The true node itself may be among the known nodes.
-        table[rows, asked.receivers[part]] = -np.inf
+        table[rows, column[asked.receivers[part]]] = -np.inf
+        table = table[:, :count]
         above = (table > true[:, None]).sum(axis=1)
         ties = (table == true[:, None]).sum(axis=1)
         out[part] = 1 + above + 0.5 * ties

@@ -53,6 +53,18 @@ def _from_plain(entry: Mapping, base: type, what: str):
     return registered_class(entry, base, what).from_config(dict(entry["config"]))
 
 
+def _checked_plan(plan) -> Plan | str:
+    """Return an argument `plan`, or raise a ValueError.
+
+    The constructor calls it, too: on torch a module is set past the property.
+    """
+    if isinstance(plan, Mapping):
+        return _plan_of(plan)
+    if not isinstance(plan, Plan) and not (isinstance(plan, str) and plan == "auto"):
+        refuse("plan", "'auto' or a keras_bandgnn.plans.Plan", plan)
+    return plan
+
+
 def _plan_of(config: Mapping) -> Plan:
     """The plan that a file describes."""
     from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
@@ -114,7 +126,7 @@ class GraphPreprocessor(HostLayer):
                 "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
                 f"Received: {batcher!r}."
             )
-        self.plan = _plan_of(plan) if isinstance(plan, Mapping) else plan
+        self.plan = _checked_plan(plan)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
         # Graphs to predict keep the plan of the training graphs: another plan would
         # be another program to compile.
@@ -127,11 +139,7 @@ class GraphPreprocessor(HostLayer):
 
     @plan.setter
     def plan(self, plan: Plan | str) -> None:
-        if not isinstance(plan, Plan) and not (
-            isinstance(plan, str) and plan == "auto"
-        ):
-            refuse("plan", "'auto' or a keras_bandgnn.plans.Plan", plan)
-        self._plan = plan
+        self._plan = _checked_plan(plan)
 
     @property
     def encoder(self) -> GraphEncoder | None:

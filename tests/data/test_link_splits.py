@@ -6,7 +6,7 @@ import pytest
 from keras_bandgnn import Graph
 from keras_bandgnn.data import NodePairs, check_leaks, split_links
 from keras_bandgnn.data.identity import link_keys, pair_keys
-from keras_bandgnn.data.link_splits import as_pairs, is_undirected
+from keras_bandgnn.data.link_ends import as_pairs, is_undirected
 
 
 def random_graph(nodes=30, count=150, types=3, undirected=False, seed=0):
@@ -45,7 +45,11 @@ def triples(pairs):
 def test_parts_are_disjoint_and_complete(undirected, seed):
     graph = random_graph(undirected=undirected, seed=seed)
     split = split_links(graph, 0.1, 0.2, seed)
-    assert split.undirected == undirected == is_undirected(graph)
+    assert (
+        split.undirected
+        == undirected
+        == is_undirected(NodePairs.of_edges(graph), graph.num_nodes)
+    )
 
     def plain(pairs):
         every = triples(pairs)

@@ -507,7 +507,7 @@ def test_bad_input():
         task.fit(graph, validation_pairs=[[0, 40]], verbose=0)
     with pytest.raises(ValueError, match="NodePairs, or an array"):
         task.evaluate(graph, 3)
-    with pytest.raises(ValueError, match="without `validation_data`"):
+    with pytest.raises(ValueError, match="`validation_data` to be None"):
         task.fit(graph, validation_data=[graph], verbose=0)
     with pytest.raises(ValueError, match="`negatives` to be a NegativeSampler"):
         task.fit(graph, negatives=3, verbose=0)

@@ -106,6 +106,7 @@ def test_bad_arguments():
         (lambda: GraphPreprocessor(RCMKCompile()), "a list of graph layers"),
         (lambda: GraphPreprocessor(batcher=5), "`batcher`"),
         (lambda: RCMKCompile()("abc"), "a Graph or an iterable"),
+        (lambda: GraphPreprocessor(plan=RCMKCompile()), "Plan"),
         (lambda: GraphPreprocessor(plan="fast").loader([Graph(1, [], [])]), "plan"),
     ):
         with pytest.raises(ValueError, match=message):

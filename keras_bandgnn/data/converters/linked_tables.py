@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import instance, mapping, refuse, shown
-from keras_bandgnn.data.converters.node_sets import EdgeSet
+from keras_bandgnn.graph import EdgeSet
 
 
 def link_tables(

@@ -8,9 +8,7 @@ import numpy as np
 from keras_bandgnn.arrays import check_set_name, checked_ids
 from keras_bandgnn.checks import boolean, instance, mapping, optional, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy
-from keras_bandgnn.graph import EDGE_SETS, Graph
-
-EdgeSet = tuple[str, str, str]
+from keras_bandgnn.graph import EDGE_SETS, EdgeSet, Graph, edge_sets
 
 
 def from_sets(
@@ -207,18 +205,6 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
         )
         for name, like in columns.items()
     }
-
-
-def edge_sets(graph: Graph) -> list[EdgeSet]:
-    """Return the names of the edge sets of a graph, in the order of edge types.
-
-    Raises:
-        ValueError: If the graph has no names of edge sets.
-    """
-    names = graph.info.get(EDGE_SETS)
-    if names is None:
-        refuse("graph", "a graph of `from_sets`, with info['edge_sets']", graph)
-    return [tuple(key) for key in names]
 
 
 def to_sets(graph: Graph) -> dict[str, dict]:

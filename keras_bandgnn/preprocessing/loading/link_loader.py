@@ -8,8 +8,8 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import picked_rows
 from keras_bandgnn.checks import boolean, instance, optional, positive_int
-from keras_bandgnn.data.link_splits import FIELDS, NodePairs, as_pairs
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.data.link_ends import FIELDS, LinkEnds, NodePairs
+from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.batch_builder import Composer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -29,6 +29,7 @@ def LinkLoader(
     loader: Loader | None = None,
     prefetch: int = 4,
     undirected: bool | None = None,
+    edge_set: EdgeSet | None = None,
 ) -> Loader:
     """The graph once per step, with a part of the pairs and negatives for them.
 
@@ -55,9 +56,11 @@ def LinkLoader(
         prefetch: Batches to assemble in advance; 0 for none.
         undirected: Whether negatives avoid the reverse of true pairs, too, as of
             `LinkPredictor.fit`. By default if `pairs` have one type, 0.
+        edge_set: Edge set of the pairs, whose nodes are numbered as the rows of its two
+            sets; negatives join nodes of these sets.
 
     Returns:
-        A `Loader`, whose `graph` and `pairs` are these.
+        A `Loader`, whose `graph` is this; its `pairs` are numbered as the nodes.
 
     Raises:
         ValueError: For several graphs, pairs of other nodes, or layers that drop nodes.
@@ -71,8 +74,9 @@ def LinkLoader(
     ([[1.0, 0.0, 1.0, 0.0]], [[1.0, 1.0, 0.0, 0.0]])
     """
     instance("graph", graph, Graph, "a Graph")
-    pairs = as_pairs("pairs", pairs, graph.num_nodes)
-    known = optional(as_pairs, "known", known, graph.num_nodes)
+    ends = LinkEnds(graph, edge_set)
+    pairs = ends.read("pairs", pairs)
+    known = optional(ends.read, "known", known)
     expected = "a NegativeSampler"
     optional(instance, "negatives", negatives, NegativeSampler, expected)
     optional(positive_int, "batch_size", batch_size)
@@ -94,10 +98,10 @@ def LinkLoader(
         undirected = not pairs.types.any()
     assembler = PairAssembler(
         loader,
-        graph,
+        ends,
         pairs,
         negatives=negatives,
-        true_pairs=_with_edges(graph, pairs, known),
+        true_pairs=_with_edges(ends, pairs, known),
         undirected=undirected,
         batch_size=batch_size or len(pairs),
     )
@@ -114,6 +118,7 @@ def LinkLoader(
             None if negatives is None else negatives.get_config(),
             batch_size,
             digest.hexdigest(),
+            ends.edge_set,
             loader.plan.get_config(),
         ],
         graph=graph,
@@ -135,25 +140,27 @@ def validation_loader(links: Loader, pairs, seed: int = 0) -> Loader:
         seed: Of the negatives.
     """
     train = links.assembler
+    ends = train.ends
     return LinkLoader(
         links.graph,
-        pairs,
+        ends.rows(pairs),
         NegativeSampler() if train.negatives is None else train.negatives,
         min(train.batch_size, len(pairs)) or None,
-        NodePairs.concatenate([train.true_pairs, links.pairs]),
+        ends.rows(NodePairs.concatenate([train.true_pairs, links.pairs])),
         shuffle=False,
         seed=seed,
         loader=train.loader,
         prefetch=links.prefetch,
         undirected=train.undirected,
+        edge_set=ends.edge_set,
     )
 
 
 def _with_edges(
-    graph: Graph, pairs: NodePairs, true_pairs: NodePairs | None
+    ends: LinkEnds, pairs: NodePairs, true_pairs: NodePairs | None
 ) -> NodePairs:
-    """Return the true pairs and the edges of a graph, of one type if pairs are."""
-    edges = NodePairs.of_edges(graph)
+    """Return the true pairs and the links of a graph, of one type if pairs are."""
+    edges = ends.links()
     if not pairs.types.any():
         edges = NodePairs(edges.senders, edges.receivers)
     return edges if true_pairs is None else NodePairs.concatenate([true_pairs, edges])
@@ -214,7 +221,7 @@ class PairAssembler(BatchAssembler):
 
     Args:
         loader: Loader of the graph alone, or a `SampleLoader` of it.
-        graph: The graph, as pairs number its nodes.
+        ends: Has the graph, as pairs number its nodes.
         pairs: The positives.
         negatives: Draws negatives, or None.
         true_pairs: Pairs that negatives avoid, besides the positives.
@@ -225,14 +232,15 @@ class PairAssembler(BatchAssembler):
     def __init__(
         self,
         loader: Loader,
-        graph: Graph,
+        ends: LinkEnds,
         pairs: NodePairs,
         negatives: NegativeSampler | None,
         true_pairs: NodePairs,
         undirected: bool,
         batch_size: int,
     ):
-        self.loader, self.graph, self.pairs = loader, graph, pairs
+        self.loader, self.ends, self.pairs = loader, ends, pairs
+        graph = ends.graph
         self.negatives, self.true_pairs, self.undirected = (
             negatives,
             true_pairs,
@@ -268,13 +276,14 @@ class PairAssembler(BatchAssembler):
     def _prepare_draws(self) -> None:
         self._draw = None
         if self.negatives is not None:
-            types = self.negatives.types_of(self.graph)
+            graph = self.ends.graph
             self._draw = self.negatives.prepare(
                 self.pairs,
-                self.graph.num_nodes,
+                graph.num_nodes,
                 self.true_pairs,
-                types,
+                self.negatives.types_of(graph),
                 self.undirected,
+                self.ends.nodes,
             )
 
     def __getstate__(self):

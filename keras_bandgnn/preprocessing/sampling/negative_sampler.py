@@ -1,6 +1,6 @@
 """`NegativeSampler`: pairs of nodes that are no edges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from keras_bandgnn.checks import (
     string,
 )
 from keras_bandgnn.data.identity import both_ways
-from keras_bandgnn.data.link_splits import NodePairs, as_pairs
+from keras_bandgnn.data.link_ends import NodePairs, as_pairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.registration import constructor_arguments
 
@@ -133,6 +133,7 @@ class NegativeSampler:
         known=None,
         node_types=None,
         undirected: bool = False,
+        nodes: Mapping[str, np.ndarray] | None = None,
     ) -> Callable:
         """Return a function that draws for some of the pairs: (index, generator).
 
@@ -142,6 +143,8 @@ class NegativeSampler:
             known: See `sample`.
             node_types: See `sample`.
             undirected: See `sample`.
+            nodes: `"sender"` and `"receiver"` -> int [n], ascending, the nodes that may
+                be drawn at that end; None for all nodes.
         """
         num_nodes = positive_int("num_nodes", num_nodes)
         pairs = as_pairs("pairs", pairs, num_nodes)
@@ -155,13 +158,16 @@ class NegativeSampler:
         # Ends of "typed" stay those of the pairs: users rate items, not items users.
         if boolean("undirected", undirected):
             taken = both_ways(taken)
+        if nodes is None:
+            nodes = dict.fromkeys(("sender", "receiver"), np.arange(num_nodes))
         if self.kind == "uniform":
-            return self._uniform(pairs, taken, num_nodes)
+            return self._uniform(pairs, taken, num_nodes, nodes)
         ends = [e for e in ("receiver", "sender") if self.replace in (e, "either")]
-        sides = self._sides(self.kind, ends, pairs, taken, true, num_nodes, node_types)
+        nodes = {end: nodes[end] for end in ends}
+        sides = self._sides(self.kind, nodes, pairs, taken, true, num_nodes, node_types)
         if self.kind == "typed":
             # Where no node of the type is free.
-            sides += self._sides("source", ends, pairs, taken, true, num_nodes)
+            sides += self._sides("source", nodes, pairs, taken, true, num_nodes)
         free = np.stack([side.free > 0 for _, side in sides])
         if not free.any(axis=0).all():
             k = int(np.flatnonzero(~free.any(axis=0))[0])
@@ -192,13 +198,13 @@ class NegativeSampler:
         return draw
 
     def _sides(
-        self, kind, ends, pairs, taken, true, num_nodes, node_types=None
+        self, kind, nodes, pairs, taken, true, num_nodes, node_types=None
     ) -> list[tuple[str, "CorruptedEnd"]]:
         """Return each end that may be replaced, and its possible replacements."""
         sides = []
-        for end in ends:
+        for end, choices in nodes.items():
             seen = true if end == "receiver" else true.reversed()
-            groups = self._groups(kind, seen, num_nodes, node_types)
+            groups = self._groups(kind, seen, num_nodes, choices, node_types)
             pair_sets = [pairs, taken]
             if end == "sender":
                 pair_sets = [pair_set.reversed() for pair_set in pair_sets]
@@ -207,41 +213,58 @@ class NegativeSampler:
             )
         return sides
 
-    def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
+    def _uniform(
+        self, pairs: NodePairs, taken: NodePairs, num_nodes: int, nodes: Mapping
+    ) -> Callable:
+        first, second = nodes["sender"], nodes["receiver"]
+        number = np.full((2, num_nodes), -1, np.int64)
+        number[0, first], number[1, second] = (
+            np.arange(len(first)),
+            np.arange(len(second)),
+        )
+        taken = taken.take(
+            (number[0, taken.senders] >= 0) & (number[1, taken.receivers] >= 0)
+        )
+        width = len(second)
         types, row = np.unique(pairs.types, return_inverse=True)
         place = np.searchsorted(types, taken.types)
         same = types[np.minimum(place, len(types) - 1)] == taken.types
         taken, place = taken.take(same), place[same]
-        rows = place, taken.senders.astype(np.int64) * num_nodes + taken.receivers
+        rows = place, number[0, taken.senders] * width + number[1, taken.receivers]
         if not self.self_pairs:
-            diagonal = np.arange(num_nodes) * (num_nodes + 1)
+            both = np.flatnonzero((number >= 0).all(axis=0))
+            diagonal = number[0, both] * width + number[1, both]
             loops = (
-                np.arange(len(types)).repeat(num_nodes),
+                np.arange(len(types)).repeat(len(both)),
                 np.tile(diagonal, len(types)),
             )
             rows = tuple(map(np.concatenate, zip(rows, loops, strict=True)))
-        places = FreePlaces(*rows, np.full(len(types), num_nodes**2))
+        places = FreePlaces(*rows, np.full(len(types), len(first) * width))
         if not places.free.all():
             raise ValueError(
                 "Expected a pair of nodes that is not known for each type of `pairs`. "
-                f"Received: all pairs of type {types[np.argmin(places.free)]} among "
-                f"{num_nodes} nodes are known. Use exclude_known=False."
+                f"Received: all pairs of type {types[np.argmin(places.free)]} of "
+                f"{len(first)} senders and {width} receivers are known. Use "
+                "exclude_known=False."
             )
 
         def draw(index, rng) -> NodePairs:
             rows = np.repeat(row[index], self.per_positive)
             drawn = places.draw(rows, rng)
-            return NodePairs(drawn // num_nodes, drawn % num_nodes, types[rows])
+            return NodePairs(first[drawn // width], second[drawn % width], types[rows])
 
         return draw
 
-    def _groups(self, kind: str, true: NodePairs, num_nodes: int, node_types) -> tuple:
+    def _groups(
+        self, kind: str, true: NodePairs, num_nodes: int, choices, node_types
+    ) -> tuple:
         """Return groups of nodes of which each may replace any other.
 
         Args:
             kind: `"source"` or `"typed"`.
             true: Pairs whose receivers are to be replaced.
             num_nodes: N.
+            choices: int [n], nodes that may replace them.
             node_types: See `sample`.
 
         Returns:
@@ -249,8 +272,8 @@ class NegativeSampler:
             groups, ascending in each; and where each group begins among them.
         """
         if kind == "source":
-            members = np.arange(num_nodes), np.array([0, num_nodes])
-            return (lambda types, nodes: 0 * nodes, *members)
+            pointer = np.array([0, len(choices)])
+            return (lambda types, nodes: 0 * nodes, choices, pointer)
         if self.node_type is None:
             seen = np.stack([true.types, true.receivers]).astype(np.int64)
             seen = np.unique(seen, axis=1)
@@ -263,8 +286,9 @@ class NegativeSampler:
                 f"{label.shape}. Pass node_types=graph.node[{self.node_type!r}]."
             )
         _, label = np.unique(label, return_inverse=True)
-        members = np.argsort(label, kind="stable"), _pointer(label)
-        return (lambda types, nodes: label[nodes], *members)
+        members = choices[np.argsort(label[choices], kind="stable")]
+        pointer = _pointer(label[choices], int(label.max(initial=-1)) + 1)
+        return (lambda types, nodes: label[nodes], members, pointer)
 
     get_config = constructor_arguments
 
@@ -273,9 +297,9 @@ class NegativeSampler:
         return f"NegativeSampler({options})"
 
 
-def _pointer(groups: np.ndarray) -> np.ndarray:
+def _pointer(groups: np.ndarray, count: int = 0) -> np.ndarray:
     """Return where each group begins among sorted group numbers, and the end."""
-    return np.concatenate([[0], np.cumsum(np.bincount(groups))])
+    return np.concatenate([[0], np.cumsum(np.bincount(groups, minlength=count))])
 
 
 class FreePlaces:
