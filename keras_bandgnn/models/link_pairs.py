@@ -19,7 +19,7 @@ from keras_bandgnn.data.link_ends import (
 )
 from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.models.input_loader import input_loader
-from keras_bandgnn.models.inputs import GRAPHS, Inputs
+from keras_bandgnn.models.inputs import GRAPHS, ITEMS, Inputs, read_graphs
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
@@ -31,8 +31,17 @@ _ADVICE = (
 )
 
 
-def one_graph(inputs: Inputs) -> Graph:
-    """Return the graph of inputs, or raise a ValueError unless there is exactly one."""
+def one_graph(task, inputs: Inputs) -> Graph:
+    """Return the graph of inputs, or raise a ValueError unless there is exactly one.
+
+    Args:
+        task: The `LinkPredictor`, whose preprocessor may have an encoder.
+        inputs: A graph, or one raw item.
+    """
+    if inputs.kind == ITEMS and task.preprocessor and task.preprocessor.encoder:
+        inputs = read_graphs(task, "graph", inputs, required=True)
+        if len(inputs.data) == 1:
+            return inputs.data[0]
     graphs = inputs.data
     if inputs.kind == GRAPHS and len(graphs) == 1 and isinstance(graphs[0], Graph):
         return graphs[0]

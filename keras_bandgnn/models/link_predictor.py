@@ -260,7 +260,7 @@ class LinkPredictor(Task):
             advice = "Pass validation_pairs; their graph is the one of x."
             refuse("validation_data", "None in `fit` of a graph", valid, advice)
         else:
-            links = self._links(one_graph(inputs), undirected)
+            links = self._links(one_graph(self, inputs), undirected)
             self.complete([links.graph], training=True)
             loader = make_link_loader(
                 self,
@@ -339,7 +339,7 @@ class LinkPredictor(Task):
             ("verbose", "return_dict", "callbacks"),
             "pairs, negatives, known, seed, by_layer and undirected",
         )
-        links = self._links(one_graph(inputs), undirected)
+        links = self._links(one_graph(self, inputs), undirected)
         if not self.compiled:
             raise ValueError(
                 "Expected a compiled task. Received: a task that was created with "
@@ -388,7 +388,7 @@ class LinkPredictor(Task):
             "pairs, batch_size and by_layer",
         )
         size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
-        links = self._links(one_graph(inputs))
+        links = self._links(one_graph(self, inputs))
         pairs = links.read_or_all("pairs", pairs)
         return scores(self, links.graph, pairs, by_layer, size)
 
@@ -432,7 +432,7 @@ class LinkPredictor(Task):
             ValueError: For pairs of other nodes or types, or that messages give away.
         """
         one_of("sides", sides, SIDES)
-        links = self._links(one_graph(read_inputs("graph", graph)), undirected)
+        links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
         pairs = links.read("pairs", pairs)
         known = links.read_answers(known)
         optional(positive_int, "chunk", chunk)
@@ -467,7 +467,7 @@ class LinkPredictor(Task):
         inputs = read_inputs("graphs", graphs)
         if inputs.kind == LOADER and inputs.data.pairs is not None:
             return super().loader(inputs, shuffle, seed, **kwargs)
-        links = self._links(one_graph(inputs))
+        links = self._links(one_graph(self, inputs))
         pairs = links.read_or_all("graphs", None)
         return make_link_loader(self, links, pairs, shuffle=shuffle, seed=seed)
 

@@ -12,6 +12,7 @@ from keras_bandgnn.preprocessing import (
     LinkLoader,
     NegativeSampler,
     NeighborSampler,
+    NodeSetEncoder,
     RCMKCompile,
 )
 from keras_bandgnn.preprocessing.sampling.negative_sampler import KINDS
@@ -276,3 +277,26 @@ def test_rows_of_dropped_nodes_are_refused():
         ends.read("pairs", [[2, 0]])
     pairs = ends.read("pairs", [[3, 1]])
     assert as_rows(ends.rows(pairs)) == {(3, 1)}
+
+
+def test_tables_are_read_by_the_encoder_of_the_preprocessor():
+    rng = np.random.default_rng(0)
+    item = {
+        "nodes": {
+            "user": {"town": [*"abcab"]},
+            "item": {"price": rng.normal(size=7)},
+        },
+        "edges": {BUYS: rng.integers(0, [[5], [7]], (2, 20))},
+    }
+    encoder = NodeSetEncoder(reverse=True).adapt([item])
+    backbone = kb.models.RGCNBackbone(encoder.inputs(), 8, num_edge_types=2)
+    task = kb.models.LinkPredictor(
+        backbone, preprocessor=GraphPreprocessor([encoder]), edge_set=BUYS
+    )
+    task.fit(item, epochs=1, verbose=0)
+    pairs = [[0, 6], [4, 0]]
+    np.testing.assert_array_equal(
+        task.predict(item, pairs), task.predict(encoder(item), pairs)
+    )
+    with pytest.raises(ValueError, match="of one graph"):
+        task.predict([item, item], pairs)
