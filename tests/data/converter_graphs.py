@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
+from keras_bandgnn.data import from_sets
 
 
 def make(seed, level=None, num_types=3, edges=True, nodes=None):
@@ -26,6 +27,28 @@ def make(seed, level=None, num_types=3, edges=True, nodes=None):
         context={"charge": int(rng.integers(-2, 3)), "cell": rng.normal(size=(2, 3))},
         label=label,
         label_level=level or "graph",
+    )
+
+
+def make_sets(seed=0, **options):
+    """A graph of three node sets, one without features, and three edge sets."""
+    rng = np.random.default_rng(seed)
+    users, items = rng.integers(2, 6, 2)
+    return from_sets(
+        {
+            "user": {"age": rng.normal(size=(users, 2)), "town": np.arange(users)},
+            "item": {"price": rng.random(items)},
+            "shop": 2,
+        },
+        {
+            ("user", "buys", "item"): {
+                "edge_index": rng.integers(0, [[users], [items]], (2, 7)),
+                "stars": rng.integers(1, 6, 7),
+            },
+            ("item", "sold_by", "shop"): [np.arange(items), np.arange(items) % 2],
+            ("user", "knows", "user"): rng.integers(0, users, (2, 4)),
+        },
+        **{"label": {"user": rng.integers(0, 3, users)}, **options},
     )
 
 
@@ -60,6 +83,13 @@ def assert_same(a, b):
             assert x[name].dtype == y[name].dtype and x[name].shape == y[name].shape
             if kind != "edge":
                 np.testing.assert_array_equal(x[name], y[name])
+    assert [*a.sets] == [*b.sets]
+    assert a.info.get("edge_sets") == b.info.get("edge_sets")
+    for kind, table in a.sets.items():
+        assert table.keys() == b.sets[kind].keys()
+        for name, values in table.items():
+            assert values.dtype == b.sets[kind][name].dtype
+            np.testing.assert_array_equal(values, b.sets[kind][name])
     for name in ("label", "candidates"):
         x, y = getattr(a, name), getattr(b, name)
         assert (x is None) == (y is None)

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from converter_graphs import assert_same, edgeless, graphs, make
+from converter_graphs import assert_same, edgeless, graphs, make, make_sets
 from hypothesis import given, settings
 
 from keras_bandgnn import Graph
+from keras_bandgnn.data import from_sets
 
 nx = pytest.importorskip("networkx")
 
@@ -129,3 +130,127 @@ def test_algorithms_of_networkx_apply():
     found = np.zeros((34, 34))
     found[graph.senders, graph.receivers] = graph.edge["weight"]
     np.testing.assert_array_equal(found, matrix)
+
+
+# === Node sets ===
+
+ATTRIBUTES = {"node_set": "kind", "edge_set": "relation"}
+
+
+def market(graph):
+    """A graph of networkx with users and items, in mixed order."""
+    graph.add_node("ann", kind="user", age=31.0, label=1)
+    graph.add_node("pen", kind="item", price=2.5, train_mask=True)
+    graph.add_node("bob", kind="user", age=64.0, label=0)
+    graph.add_edge("ann", "pen", relation="buys", stars=5)
+    graph.add_edge("pen", "bob", relation="buys", stars=3)
+    graph.add_edge("ann", "bob")
+    graph.add_edge("bob", "bob")
+    return graph
+
+
+def edges_by_set(graph):
+    """Edge set -> its edges, by the names of nodes."""
+    names = graph.info["nodes"]
+    out = {}
+    ends = zip(graph.senders, graph.receivers, graph.edge_type, strict=True)
+    for sender, receiver, kind in ends:
+        key = tuple(graph.info["edge_sets"][kind])
+        out.setdefault(key, []).append((names[sender], names[receiver]))
+    return {key: sorted(edges) for key, edges in out.items()}
+
+
+def test_an_attribute_names_the_sets_of_nodes():
+    graph = from_networkx(market(nx.DiGraph()), **ATTRIBUTES)
+    assert graph.info["nodes"] == ["pen", "ann", "bob"]
+    assert {name: [*table] for name, table in graph.sets.items()} == {
+        "item": ["price"],
+        "user": ["age"],
+    }
+    assert graph.sets["user"]["age"].tolist() == [31, 64]
+    assert graph.label.tolist() == [-1, 1, 0]
+    assert graph.node["train_mask"].tolist() == [1, 0, 0]
+    assert edges_by_set(graph) == {
+        ("item", "buys", "user"): [("pen", "bob")],
+        ("user", "buys", "item"): [("ann", "pen")],
+        ("user", "to", "user"): [("ann", "bob"), ("bob", "bob")],
+    }
+    assert sorted(graph.edge["stars"].tolist()) == [0, 0, 3, 5]
+
+
+def test_undirected_edges_between_sets_have_an_edge_set_for_each_direction():
+    graph = from_networkx(market(nx.Graph()), **ATTRIBUTES)
+    assert edges_by_set(graph) == {
+        ("item", "buys", "user"): [("pen", "ann"), ("pen", "bob")],
+        ("user", "rev_buys", "item"): [("ann", "pen"), ("bob", "pen")],
+        ("user", "to", "user"): [("ann", "bob"), ("bob", "ann"), ("bob", "bob")],
+    }
+    of_buys = graph.edge_type != 2
+    assert sorted(graph.edge["stars"][of_buys].tolist()) == [3, 3, 5, 5]
+    double = market(nx.MultiGraph())
+    double.add_edge("pen", "ann", relation="buys", stars=1)
+    assert from_networkx(double, **ATTRIBUTES).num_edges == graph.num_edges + 2
+    without = from_networkx(market(nx.Graph()), node_set="kind", edge=["stars"])
+    assert without.info["edge_sets"][0] == ["item", "to", "user"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_node_sets_come_back(seed):
+    for options in (
+        {},
+        {"label": 1.5, "context": {"u": [1.0, 2.0]}, "info": {"name": "small"}},
+        {"node": {"train_mask": {"shop": [1, 0]}}},
+    ):
+        graph = make_sets(seed, **options)
+        back = from_networkx(to_networkx(graph), **ATTRIBUTES)
+        assert_same(back, graph)
+        assert dict(back.info) == dict(graph.info)
+    other = {"node_set": "table", "edge_set": "verb"}
+    assert_same(from_networkx(to_networkx(graph, **other), **other), graph)
+    net = from_networkx(market(nx.DiGraph()), **ATTRIBUTES)
+    net = net.replace(candidates=[2, 0], slot=1, label=0, label_level="graph")
+    again = from_networkx(to_networkx(net), **ATTRIBUTES)
+    assert_same(again, net)
+    assert again.info["nodes"] == net.info["nodes"]
+
+
+def test_sets_without_nodes_or_edges_come_back():
+    graph = from_sets(
+        {"a": {"x": [1.0]}, "b": {"y": np.zeros((0, 2))}},
+        {("a", "to", "b"): np.zeros((2, 0), int), ("a", "of", "a"): [[0], [0]]},
+    )
+    back = from_networkx(to_networkx(graph), **ATTRIBUTES)
+    assert back.info["edge_sets"] == graph.info["edge_sets"]
+    assert [*back.sets] == ["a", "b"] and len(back.sets["b"]["kind"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"edge_set": "relation"}, "omitted without `node_set`"),
+        ({}, {"node_set": "sort"}, "'sort'.*Received: None for node 'ann'"),
+        ({"ann": {"kind": 3}}, ATTRIBUTES, "Received: 3 for node 'ann'"),
+        ({"ann": {"age": None}}, ATTRIBUTES, "'age'.*no value for node 'ann'"),
+        ({"pen": {"label": 1}}, ATTRIBUTES, "labels of one node set"),
+        ({}, {**ATTRIBUTES, "node": ["size"]}, r"among \[.*Received: node=\['size'\]"),
+        ({}, {**ATTRIBUTES, "edge_set": "stars"}, "Received: 5 for edge"),
+    ],
+)
+def test_sets_that_are_refused(change, options, message):
+    net = market(nx.DiGraph())
+    nx.set_node_attributes(net, change)
+    with pytest.raises(ValueError, match=message):
+        from_networkx(net, **options)
+
+
+def test_labels_and_names_that_graphs_with_sets_cannot_have():
+    net = market(nx.DiGraph())
+    nx.set_edge_attributes(net, 1, "label")
+    with pytest.raises(ValueError, match="attribute `label` of edges"):
+        from_networkx(net, **ATTRIBUTES)
+    graph = make_sets()
+    with pytest.raises(ValueError, match="user.*'town'.*Rename"):
+        to_networkx(graph, node_set="town")
+    labels = graph.replace(label=graph.edge_type, label_level="edge")
+    with pytest.raises(ValueError, match="without labels of edges"):
+        to_networkx(labels)

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.checks import having, instance, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy, is_mask
-from keras_bandgnn.data.converters.node_sets import from_sets, to_sets
+from keras_bandgnn.data.converters.node_sets import from_sets, has_features, to_sets
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
@@ -128,7 +128,7 @@ def to_hetero_data(graph: Graph) -> Any:
     kinds = {"i": torch.int64, "f": torch.float32}
     for name, table in parts["nodes"].items():
         first = next(iter(table.values()))
-        if [*table] == ["kind"] and not first.any():
+        if not has_features(table):
             data[name].num_nodes = len(first)
             continue
         if "x" not in table:

@@ -1,28 +1,38 @@
 """Conversion from and to networkx."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import having, instance
+from keras_bandgnn.arrays import checked_ids
+from keras_bandgnn.checks import having, instance, optional, refuse, sequence, string
 from keras_bandgnn.data.converters.attributes import (
     is_mask,
     label_level_of,
     refuse_names,
-    refuse_sets,
+)
+from keras_bandgnn.data.converters.networkx_attributes import (
+    GRAPH_LEVEL,
+    attribute_rows,
+    columns_of,
+    graph_attributes,
+)
+from keras_bandgnn.data.converters.node_sets import (
+    edge_sets,
+    from_sets,
+    has_features,
+    to_sets,
 )
 from keras_bandgnn.data.files import json_text
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import EDGE_SETS, Graph
 from keras_bandgnn.optional import optional_import
 
-_DEFAULTS = {"node": "node_default", "edge": "edge_default"}
-_GRAPH_LEVEL = ("label", "candidates", "slot", "info")
 _RESERVED = {
     "node": ("label",),
     "edge": ("label", "edge_type"),
-    "context": _GRAPH_LEVEL,
+    "context": GRAPH_LEVEL,
 }
 
 
@@ -31,6 +41,8 @@ def from_networkx(
     node: Iterable[str] | None = None,
     edge: Iterable[str] | None = None,
     context: Iterable[str] | None = None,
+    node_set: str | None = None,
+    edge_set: str | None = None,
 ) -> Graph:
     """Convert a networkx graph of any type.
 
@@ -50,11 +62,20 @@ def from_networkx(
 
     Other graph attributes that are not numeric are stored in `info`.
 
+    With `node_set` the graph has node sets, see `from_sets`: nodes of a set have the
+    same attributes and are numbered one after the other. An undirected edge within a
+    set becomes two edges of its edge set. An undirected edge between two sets starts in
+    the set that is first in alphabetical order; the other direction belongs to the edge
+    set `rev_<relation>`.
+
     Args:
         graph: `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`.
         node: Node attributes to convert; all if omitted.
         edge: Edge attributes to convert; all if omitted.
         context: Numeric graph attributes to convert; all if omitted.
+        node_set: Node attribute that names the set of a node, such as `"kind"`.
+        edge_set: With `node_set`, the edge attribute that names the relation, `"to"`
+            for edges without one.
 
     Raises:
         ValueError: If an attribute is missing from a node or an edge, is not numeric or
@@ -67,28 +88,28 @@ def from_networkx(
     Graph(num_nodes=3, num_edges=4)
     """
     having("graph", graph, "nodes", "a graph of networkx")
+    if optional(string, "node_set", node_set) is not None:
+        keys = {"node": node, "edge": edge, "context": context}
+        return _graph_with_sets(graph, node_set, edge_set, keys)
+    if edge_set is not None:
+        refuse("edge_set", "omitted without `node_set`", edge_set)
     names = list(graph.nodes)
     number = {name: i for i, name in enumerate(names)}
     ends = [(number[a], number[b]) for a, b in graph.edges()]
     senders, receivers = np.array(ends, np.int32).reshape(-1, 2).T
-    nodes = _columns("node", names, attribute_rows(graph, "node"), node)
-    edges = _columns("edge", list(graph.edges()), attribute_rows(graph, "edge"), edge)
+    nodes = columns_of("node", names, attribute_rows(graph, "node"), node)
+    edges = columns_of("edge", list(graph.edges()), attribute_rows(graph, "edge"), edge)
     if not graph.is_directed():
-        back = np.flatnonzero(senders != receivers)
-        edges = {k: np.concatenate([v, v[back]]) for k, v in edges.items()}
-        senders, receivers = (
-            np.concatenate([senders, receivers[back]]),
-            np.concatenate([receivers, senders[back]]),
-        )
-    fields, features, info = _graph_attributes(graph.graph, context)
+        (senders, receivers), rows = _both_directions(np.stack([senders, receivers]))
+        edges = {key: values[rows] for key, values in edges.items()}
+    fields, features, info = graph_attributes(graph.graph, context)
     labels = {"graph": fields, "node": nodes, "edge": edges}
     level = label_level_of(
         "the attribute", {k: "label" in v for k, v in labels.items()}
     )
     if level != "graph":
         fields |= {"label": labels[level].pop("label"), "label_level": level}
-    if names != list(range(len(names))):
-        info |= _name_list(names)
+    info |= _name_list(names)
     return Graph(
         len(names),
         senders,
@@ -102,135 +123,190 @@ def from_networkx(
     )
 
 
-def attribute_rows(graph: Any, level: str) -> list[dict[str, Any]]:
-    """Return the attributes of each node or edge of networkx, or of the graph.
-
-    Nodes and edges have the defaults that networkx reads from GraphML and GEXF, and no
-    `label` that is a caption: a text that differs for all nodes.
+def _both_directions(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return edges in both directions, int [2, F], and the row of each, int [F].
 
     Args:
-        graph: A graph of networkx.
-        level: `"node"`, `"edge"` or `"graph"`.
+        ends: int [2, E]; loops stay one edge.
     """
-    if level == "graph":
-        return [graph.graph]
-    items = graph.nodes(data=True) if level == "node" else graph.edges(data=True)
-    default = graph.graph.get(_DEFAULTS[level])
-    default = default if isinstance(default, Mapping) else {}
-    rows = [{**default, **item[-1]} for item in items]
-    labels = [row.get("label") for row in rows]
-    text = level == "node" and all(isinstance(label, str) for label in labels)
-    if text and len(rows) > 1 and len(set(labels)) == len(rows):
-        rows = [{k: v for k, v in row.items() if k != "label"} for row in rows]
-    return rows
+    back = np.flatnonzero(ends[0] != ends[1])
+    rows = np.concatenate([np.arange(ends.shape[1]), back])
+    return np.concatenate([ends, ends[::-1, back]], axis=1), rows
 
 
-def is_of_format(level: str, name: str, value: Any) -> bool:
-    """Return whether networkx has an attribute from the form of a file, no feature.
+def _graph_with_sets(
+    graph: Any, node_set: str, edge_set: str | None, keys: Mapping[str, Any]
+) -> Graph:
+    """Return a graph with node sets; `keys` are the attributes to convert, by level."""
 
-    These are defaults, the `mode` and `viz` of GEXF, and text `id` of edges.
+    def columns(level: str, names: list, rows: list[dict]) -> dict[str, np.ndarray]:
+        some = keys[level]
+        if some is not None:
+            some = [key for key in some if any(key in row for row in rows)]
+        return columns_of(level, names, rows, some)
+
+    for level in ("node", "edge"):
+        names = {key for row in attribute_rows(graph, level) for key in row}
+        if absent := [key for key in keys[level] or () if key not in names]:
+            refuse(level, f"attributes among {sorted(map(str, names))}", absent)
+    parts, order = set_arguments(graph, node_set, edge_set, columns)
+    fields, context, info = graph_attributes(graph.graph, keys["context"])
+    has_label = {"graph": "label" in fields, "node": bool(parts["label"])}
+    label_level_of("the attribute", has_label)
+    for key in info.pop(EDGE_SETS, ()):
+        # Sets of `to_networkx` that have no nodes or edges.
+        key = tuple(sequence("the graph attribute 'edge_sets'", key))
+        parts["edges"].setdefault(key, np.zeros((2, 0), np.int32))
+        for name in key[::2]:
+            parts["nodes"].setdefault(name, 0)
+    names = list(graph.nodes)
+    info |= _name_list([names[i] for i in order])
+    position = np.argsort(order)
+    if "candidates" in fields:
+        ids = checked_ids("candidates", fields["candidates"], len(names), "the nodes")
+        fields["candidates"] = position[ids]
+    if "slot" in fields:
+        fields["slot"] = position[
+            checked_ids("slot", [fields["slot"]], len(names), "the nodes")
+        ][0]
+    arguments = {key: value for key, value in parts.items() if value or key != "label"}
+    out = from_sets(**arguments, context=context, info=info)
+    return out.replace(**fields) if fields else out
+
+
+def set_arguments(
+    graph: Any,
+    node_set: str,
+    edge_set: str | None,
+    columns: Callable[[str, list, list[dict]], dict[str, Any]],
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the arguments of `from_sets` for a graph of networkx, and its order.
+
+    Args:
+        graph: The graph.
+        node_set: See `from_networkx`.
+        edge_set: See `from_networkx`.
+        columns: Function of the level, and of the names and attributes of some nodes or
+            edges, that returns their columns.
+
+    Returns:
+        `nodes`, `edges`, `node` (the masks) and `label`, which may be empty; and the
+        nodes of networkx in the order of the graph, int [N].
     """
-    if level == "graph" and name == "mode":
-        return value in ("static", "dynamic")
-    if level == "edge" and name == "id":
-        return isinstance(value, str)
-    of_graph = level == "graph" and name in _DEFAULTS.values()
-    return isinstance(value, Mapping) and (of_graph or name == "viz")
+    names, rows = list(graph.nodes), attribute_rows(graph, "node")
+    kinds = _names_of_sets("node", node_set, names, rows)
+    sets, numbers = np.unique(np.array(kinds, str), return_inverse=True)
+    order = np.argsort(numbers, kind="stable")
+    counts = np.bincount(numbers, minlength=len(sets))
+    inside = np.empty_like(order)
+    inside[order] = np.arange(len(order)) - (counts.cumsum() - counts).repeat(counts)
+    nodes, masks, labels = {}, {}, {}
+    for number, name in enumerate(sets.tolist()):
+        members = np.flatnonzero(numbers == number).tolist()
+        some = [names[i] for i in members], [rows[i] for i in members]
+        table = columns("node", *some)
+        if "label" in table:
+            labels[name] = table.pop("label")
+        for key in [key for key, values in table.items() if is_mask(key, values)]:
+            masks.setdefault(key, {})[name] = table.pop(key)
+        nodes[name] = table or len(members)
+    number_of = {name: i for i, name in enumerate(names)}
+    edge_names, edge_rows = list(graph.edges()), attribute_rows(graph, "edge")
+    relations = _names_of_sets("edge", edge_set, edge_names, edge_rows)
+    pairs = [(number_of[a], number_of[b]) for a, b in edge_names]
+    groups = _edge_groups(
+        np.array(pairs, int).reshape(-1, 2).T,
+        np.array(relations, str),
+        numbers,
+        graph.is_directed(),
+    )
+    edges = {}
+    for (source, relation, target), (ends, at) in groups.items():
+        some = [edge_names[i] for i in at], [edge_rows[i] for i in at]
+        part = columns("edge", *some)
+        if "label" in part:
+            advice = "Rename the attribute `label` of edges."
+            refuse(
+                "graph", "a graph whose nodes or which itself has labels", graph, advice
+            )
+        key = str(sets[source]), relation, str(sets[target])
+        edges[key] = {"edge_index": inside[ends], **part}
+    return {"nodes": nodes, "edges": edges, "node": masks, "label": labels}, order
 
 
-def _columns(
-    kind: str, names: list, rows: Sequence[Mapping], keys: Iterable[str] | None
-) -> dict[str, np.ndarray]:
-    """Return an array per attribute of nodes or edges."""
-    if keys is None:
-        keys = dict.fromkeys(
-            key
-            for row in rows
-            for key, value in row.items()
-            if not is_of_format(kind, key, value)
-        )
-    columns = {}
-    for key in keys if rows else ():
-        values = [row.get(key) for row in rows]
-        if is_mask(key, values):
-            shape = next(np.shape(value) for value in values if value is not None)
-            empty = np.zeros(shape, int)
-            values = [empty if value is None else value for value in values]
-        array = _numbers(values)
-        if array is None:
-            _explain(kind, key, names, values)
-        columns[key] = array
-    return columns
+def _edge_groups(
+    ends: np.ndarray, relations: np.ndarray, numbers: np.ndarray, directed: bool
+) -> dict[tuple[int, str, int], tuple[np.ndarray, list[int]]]:
+    """Return the ends and the rows of the edges of each edge set.
+
+    Args:
+        ends: int [2, E].
+        relations: str [E].
+        numbers: int [N], the number of each node's set.
+        directed: Whether edges have one direction.
+    """
+    rows = np.arange(ends.shape[1])
+    if not directed:
+        ends = np.where(numbers[ends[0]] > numbers[ends[1]], ends[::-1], ends)
+        ends, rows = _both_directions(ends)
+        back = numbers[ends[0]] > numbers[ends[1]]
+        names = np.char.add("rev_", relations[rows])
+        relations = np.where(back, names, relations[rows])
+    sources, targets = numbers[ends].tolist()
+    places: dict[tuple, list[int]] = {}
+    keys = zip(sources, relations.tolist(), targets, strict=True)
+    for place, key in enumerate(keys):
+        places.setdefault(key, []).append(place)
+    return {key: (ends[:, at], rows[at].tolist()) for key, at in places.items()}
 
 
-def _numbers(value: Any) -> np.ndarray | None:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # ragged
-        return None
-    return array if array.dtype.kind in "biuf" else None
-
-
-def _explain(kind: str, key: str, names: list, values: list) -> None:
-    """Raise an error for the first invalid value."""
+def _names_of_sets(
+    level: str, attribute: str | None, names: list, rows: list[dict]
+) -> list[str]:
+    """Remove the attribute with the name of the set or relation; return its values."""
+    default = "to" if level == "edge" else None
+    values = [row.pop(attribute, default) for row in rows]
     for name, value in zip(names, values, strict=True):
-        array = _numbers(value)
-        if value is None:
-            problem, advice = "no value", "Set it everywhere"
-        elif array is None:
-            problem, advice = f"{value!r:.60}", "Map the values to numbers"
-        elif array.shape != np.shape(values[0]):
-            problem = f"shape {array.shape} after {np.shape(values[0])}"
-            advice = "Pad the values to one shape"
-        else:
-            continue
-        raise ValueError(
-            f"Expected the {kind} attribute {key!r} to be numbers of one shape. "
-            f"Received: {problem} for {kind} {name!r}. {advice}, or choose the "
-            f"attributes to convert with {kind}=[...]."
-        )
-
-
-def _graph_attributes(
-    attributes: Mapping[str, Any], keys: Iterable[str] | None
-) -> tuple[dict, dict, dict]:
-    """Split graph attributes into arguments of `Graph`, context features and info."""
-    fields = {k: v for k, v in attributes.items() if k in _GRAPH_LEVEL}
-    info = dict(fields.pop("info", {}))
-    features = {}
-    for key, value in attributes.items():
-        if key in _GRAPH_LEVEL or is_of_format("graph", key, value):
-            continue
-        array = _numbers(value)
-        if array is None:
-            json_text(f"graph attribute {key!r}", value)
-            info[key] = value
-        elif keys is None or key in keys:
-            features[key] = array
-    return fields, features, info
+        if not isinstance(value, str) or not value:
+            raise ValueError(
+                f"Expected the {level} attribute {attribute!r} to be the name of a "
+                f"{level} set. Received: {value!r:.60} for {level} {name!r}. Set it "
+                f"with networkx.set_{level}_attributes."
+            )
+    return values
 
 
 def _name_list(names: list) -> dict[str, list]:
+    """Return the entry of `info` with the names of nodes, if they are not numbers."""
+    if names == list(range(len(names))):
+        return {}
     try:
         return {"nodes": json.loads(json_text("nodes", names))}
     except ValueError:  # names can be arbitrary objects
         return {}
 
 
-def to_networkx(graph: Graph) -> Any:
+def to_networkx(
+    graph: Graph, node_set: str = "kind", edge_set: str = "relation"
+) -> Any:
     """Convert to a `networkx.MultiDiGraph` with the attributes of `from_networkx`.
 
     Nodes get the names in `info["nodes"]`, if any; names that are lists become tuples.
     Scalars become Python numbers, other features read-only arrays.
 
+    In a graph with node sets, nodes have the features of their set. A set without nodes
+    comes back without features.
+
     Needs `pip install networkx`.
 
     Args:
         graph: The graph.
+        node_set: Attribute for the name of a node's set, in graphs with node sets.
+        edge_set: Attribute for the relation of an edge, in graphs with node sets.
 
     Raises:
         ValueError: If a feature has the name of one of these attributes, such as
-            `label`.
+            `label`. If a graph with node sets has labels of edges.
         ImportError: If networkx is not installed.
 
     Example:
@@ -238,7 +314,7 @@ def to_networkx(graph: Graph) -> Any:
     1
     """
     instance("graph", graph, Graph, "a Graph")
-    refuse_sets(graph, "networkx")
+    names_of_sets = string("node_set", node_set), string("edge_set", edge_set)
     for level, reserved in _RESERVED.items():
         refuse_names("networkx", level, getattr(graph, level), reserved)
     out = optional_import("networkx", "networkx").MultiDiGraph()
@@ -248,17 +324,11 @@ def to_networkx(graph: Graph) -> Any:
         node_names = info.pop("nodes")
         rows = names if graph.origin is None else graph.origin.tolist()
         names = [_hashable(node_names[row]) for row in rows]
-    nodes = dict(graph.node)
-    if graph.label is not None and graph.label_level == "node":
-        nodes["label"] = graph.label
-    out.add_nodes_from(zip(names, _attribute_rows(nodes, graph.num_nodes), strict=True))
-    edges = {"edge_type": graph.edge_type, **graph.edge}
-    if graph.label is not None and graph.label_level == "edge":
-        edges["label"] = graph.label
+    rows, edge_rows = _rows_of(graph, *names_of_sets)
+    out.add_nodes_from(zip(names, rows, strict=True))
     ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
-    rows = _attribute_rows(edges, graph.num_edges)
     out.add_edges_from(
-        (names[a], names[b], row) for (a, b), row in zip(ends, rows, strict=True)
+        (names[a], names[b], row) for (a, b), row in zip(ends, edge_rows, strict=True)
     )
     out.graph.update({k: _scalar_or_array(v) for k, v in graph.context.items()})
     if graph.label is not None and graph.label_level == "graph":
@@ -270,6 +340,55 @@ def to_networkx(graph: Graph) -> Any:
     if info:
         out.graph["info"] = info
     return out
+
+
+def _rows_of(
+    graph: Graph, node_set: str, edge_set: str
+) -> tuple[list[dict], list[dict]]:
+    """Return the attributes of each node and of each edge."""
+    if graph.sets:
+        return _rows_with_sets(graph, node_set, edge_set)
+    nodes = dict(graph.node)
+    edges = {"edge_type": graph.edge_type, **graph.edge}
+    if graph.label is not None and graph.label_level != "graph":
+        (nodes if graph.label_level == "node" else edges)["label"] = graph.label
+    return (
+        _attribute_rows(nodes, graph.num_nodes),
+        _attribute_rows(edges, graph.num_edges),
+    )
+
+
+def _rows_with_sets(
+    graph: Graph, node_set: str, edge_set: str
+) -> tuple[list[dict], list[dict]]:
+    """Return the attributes of each node and of each edge, with those of their sets."""
+    if graph.label is not None and graph.label_level == "edge":
+        refuse("graph", "a graph without labels of edges, as it has node sets", graph)
+    parts = to_sets(graph)
+    shared, labels = parts.get("node", {}), parts.get("label", {})
+    refuse_names("networkx", "edge", graph.edge, ("label", edge_set))
+    rows: list[dict] = [{} for _ in range(graph.num_nodes)]
+    for number, (name, table) in enumerate(parts["nodes"].items()):
+        table = table if has_features(table) else {}
+        refuse_names("networkx", name, table, ("label", node_set, *shared))
+        table |= {key: values[name] for key, values in shared.items()}
+        if name in labels:
+            table["label"] = labels[name]
+        members = np.flatnonzero(graph.node["set"] == number)
+        for i, row in zip(
+            members.tolist(), _attribute_rows(table, len(members)), strict=True
+        ):
+            rows[i] = {node_set: name, **row}
+    keys = edge_sets(graph)
+    edges = [
+        {edge_set: keys[kind][1], **row}
+        for kind, row in zip(
+            graph.edge_type.tolist(),
+            _attribute_rows(graph.edge, graph.num_edges),
+            strict=True,
+        )
+    ]
+    return rows, edges
 
 
 def _attribute_rows(

@@ -207,6 +207,11 @@ def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
     }
 
 
+def has_features(table: Mapping[str, np.ndarray]) -> bool:
+    """Return whether a node set has features, and not one embedding for all nodes."""
+    return [*table] != ["kind"] or bool(table["kind"].any())
+
+
 def to_sets(graph: Graph) -> dict[str, dict]:
     """Return the arguments of `from_sets` that make this graph.
 

@@ -107,7 +107,7 @@ class NetworkXEncoder(GraphEncoder):
 
     def learn(self, items: Iterable[Any]) -> None:
         """Learn the attributes; see `GraphEncoder.adapt`."""
-        from keras_bandgnn.data.converters import networkx_graphs
+        from keras_bandgnn.data.converters import networkx_attributes
 
         items = [item for item in items if self.accepts(item)]
         learnt = {}
@@ -118,9 +118,9 @@ class NetworkXEncoder(GraphEncoder):
                 continue
             columns: dict[str, list] = {name: [] for name in selection or ()}
             for item in items:
-                for attributes in networkx_graphs.attribute_rows(item, level):
+                for attributes in networkx_attributes.attribute_rows(item, level):
                     for name, value in attributes.items():
-                        of_file = name == _LABEL or networkx_graphs.is_of_format(
+                        of_file = name == _LABEL or networkx_attributes.is_of_format(
                             level, name, value
                         )
                         if selection is None and not of_file:
@@ -187,7 +187,7 @@ class NetworkXEncoder(GraphEncoder):
         )
 
     def _features(self, item: Any, level: str) -> dict[str, np.ndarray]:
-        from keras_bandgnn.data.converters.networkx_graphs import attribute_rows
+        from keras_bandgnn.data.converters.networkx_attributes import attribute_rows
 
         rows = attribute_rows(item, level)
         return {
@@ -234,7 +234,7 @@ class NetworkXEncoder(GraphEncoder):
 
 
 def _labels(item: Any) -> dict[str, Any]:
-    from keras_bandgnn.data.converters.networkx_graphs import attribute_rows
+    from keras_bandgnn.data.converters.networkx_attributes import attribute_rows
 
     for level in ("node", "graph", "edge"):
         rows = [attributes.get(_LABEL) for attributes in attribute_rows(item, level)]
