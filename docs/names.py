@@ -34,7 +34,7 @@ TITLES = {
 # Sections of the page of a package, with patterns of names; the first match counts.
 GROUPS = {
     "data": {
-        "From other libraries": "from_.*|graphs_of|read_structures",
+        "From other libraries": "from_.*|graphs_of|read_.*",
         "To other libraries": "to_.*",
         "Data sets": "load|list_datasets|Limits|scaffold_split",
         "Links": ".*[lL]ink.*|NodePairs|check_leaks",

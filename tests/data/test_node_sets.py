@@ -10,6 +10,9 @@ from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs, from_sets, open_store, to_sets, write_store
 from keras_bandgnn.data.identity import graph_keys
 
+# Forms of NumPy arrays.
+ARRAYS = ("sets", "graph_tensor", "jraph")
+
 
 def made(seed=0, **options):
     rng = np.random.default_rng(seed)
@@ -188,10 +191,10 @@ def test_hetero_data_comes_back():
 
 @pytest.mark.parametrize("name", sorted(n for n in kb.data.__all__ if n[:3] == "to_"))
 def test_no_converter_drops_the_tables(name):
-    package = {"to_pyg": "torch_geometric", "to_scipy": "scipy", "to_jraph": "numpy"}
-    pytest.importorskip(package.get(name, name[3:] if name != "to_sets" else "numpy"))
+    package = {"pyg": "torch_geometric", **dict.fromkeys(ARRAYS, "numpy")}
+    pytest.importorskip(package.get(name[3:], name[3:]))
     convert = getattr(kb.data, name)
-    if name in ("to_sets", "to_pyg", "to_networkx"):
+    if name in ("to_sets", "to_pyg", "to_networkx", "to_graph_tensor"):
         # Tests of round trips read what they return.
         convert(made())
         return

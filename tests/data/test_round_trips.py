@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from converter_graphs import assert_same
+from converter_graphs import assert_same, make_sets
 
 import keras_bandgnn as kb
 from keras_bandgnn import Graph
@@ -22,8 +22,8 @@ PAIRS = sorted(
     for name in kb.data.__all__
     if name.startswith("to_")
     and f"from_{name[3:]}" in kb.data.__all__
-    # Dictionaries of node sets; see test_node_sets.
-    and name != "to_sets"
+    # Dictionaries of node sets; see WITH_SETS.
+    and name not in ("to_sets", "to_graph_tensor")
 )
 TRIPS = {
     "ase": lambda to, back, graph: back(to(graph)),
@@ -274,3 +274,96 @@ def test_labels_of_data_of_torch_geometric():
         kb.data.from_pyg(data(x=x, edge_index=ends[:, :3], y=torch.ones(3)))
     one = kb.data.from_pyg(data(x=x, edge_index=ends[:, :1], y=torch.ones(1)))
     assert one.label_level == "graph" and one.label.shape == ()
+
+
+# === Graphs with node sets ===
+
+
+def preset(graph, folder):
+    """What an encoder of a preset makes of the tables of a graph."""
+    item = kb.data.to_sets(graph)
+    if graph.label is not None and graph.label_level == "graph":
+        item["label"] = graph.label
+    encoder = kb.preprocessing.NodeSetEncoder().adapt([item])
+    task = kb.models.GraphRegressor(
+        kb.models.GCNBackbone(encoder.inputs(), 4, num_layers=1),
+        1,
+        kb.preprocessing.GraphPreprocessor([encoder]),
+    )
+    task.save_to_preset(folder / "preset")
+    loaded = kb.models.Task.from_preset(folder / "preset").preprocessor.encoder
+    assert_same(loaded(item), encoder(item))
+    # Its features are ids and standardized numbers; the others are as they were.
+    return loaded(item).replace(sets=graph.sets, edge=graph.edge)
+
+
+def store(graph, folder):
+    kb.data.write_store(folder / "graphs", [graph])
+    with kb.data.open_store(folder / "graphs") as graphs:
+        return graphs[0]
+
+
+def sets(graph, folder):
+    label = {} if graph.label_level == "node" else {"label": graph.label}
+    return kb.data.from_sets(**{**label, **kb.data.to_sets(graph)})
+
+
+def networkx(graph, folder):
+    net = kb.data.to_networkx(graph)
+    return kb.data.from_networkx(net, node_set="kind", edge_set="relation")
+
+
+def graph_tensor(graph, folder):
+    level = ("context",) if graph.label_level == "graph" else ("node", "user")
+    label = None if graph.label is None else (*level, "label")
+    return kb.data.from_graph_tensor(kb.data.to_graph_tensor(graph), label=label)
+
+
+WITH_SETS = {
+    "graph_tensor": graph_tensor,
+    "networkx": networkx,
+    "preset": preset,
+    "pyg": lambda graph, folder: kb.data.from_pyg(kb.data.to_pyg(graph)),
+    "sets": sets,
+    "store": store,
+}
+"""Form -> a graph with node sets, to this form and back."""
+
+
+@pytest.mark.parametrize("name", WITH_SETS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"label": 1.5},
+        {"label": None, "node": {"train_mask": {"user": None}}},
+        {"reverse": True},
+    ],
+    ids=["label of nodes", "label of the graph", "mask", "reverse"],
+)
+def test_node_sets_come_back(name, options, tmp_path):
+    pytest.importorskip(PACKAGES.get(name, "networkx"))
+    for seed in range(3):
+        graph = make_sets(seed)
+        if "node" in options:
+            mask = np.arange(len(graph.sets["user"]["age"])) % 2
+            options = {**options, "node": {"train_mask": {"user": mask}}}
+        graph = make_sets(seed, **options)
+        back = WITH_SETS[name](graph, tmp_path / str(seed))
+        assert_same(back, graph)
+
+
+def test_every_form_that_holds_node_sets_is_above():
+    graph, holding = make_sets(), set()
+    for name in kb.data.__all__:
+        if not name.startswith("to_"):
+            continue
+        try:
+            getattr(kb.data, name)(graph)
+        except ImportError:
+            continue
+        except ValueError as error:
+            assert "without node sets" in str(error)
+            continue
+        holding.add(name[3:])
+    assert holding <= WITH_SETS.keys()

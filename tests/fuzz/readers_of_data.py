@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.data import read_structures
+from keras_bandgnn.data import read_graph_schema, read_structures
+from keras_bandgnn.data.converters.graph_schema import checked_schema
 from keras_bandgnn.data.converters.structure_checks import ENDINGS
 from keras_bandgnn.data.datasets.archives import ARCHIVES
 from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
@@ -758,10 +759,29 @@ def readers() -> Iterator[Reader]:
         modules=("ase",),
     )
     yield Reader(
+        "graph schema",
+        lambda: {"graph_schema.pbtxt": GRAPH_SCHEMA.encode()},
+        lambda folder: read_graph_schema(folder / "graph_schema.pbtxt"),
+        _right_schema,
+    )
+    yield Reader(
         "pickle_arrays",
         *(_single_pickle, lambda folder: read_pickle(folder / "array.pkl")),
         _right_matrix,
     )
+
+
+GRAPH_SCHEMA = """# Users and items.
+context { features { key: "year" value { dtype: DT_INT64 } } }
+node_sets { key: "user" value { description: 'They buy.' "Some know others."
+  features { key: "x" value { dtype: DT_FLOAT shape { dim { size: 3 } } } } } }
+node_sets { key: "item" value { context: ["year"] } }
+edge_sets { key: "buys" value { source: "user", target: "item" } }
+"""
+
+
+def _right_schema(schema) -> str | None:
+    return None if checked_schema(schema) == schema else "another schema"
 
 
 def _unnamed(text: str) -> Files:
