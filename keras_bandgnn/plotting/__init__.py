@@ -8,6 +8,7 @@ from keras_bandgnn.plotting.confusion_matrix import plot_confusion_matrix
 from keras_bandgnn.plotting.embeddings import plot_embeddings
 from keras_bandgnn.plotting.history import plot_history
 from keras_bandgnn.plotting.parity import plot_parity
+from keras_bandgnn.plotting.schema import plot_schema
 
 __all__ = [
     "plot_bandwidths",
@@ -17,6 +18,7 @@ __all__ = [
     "plot_embeddings",
     "plot_history",
     "plot_parity",
+    "plot_schema",
     "plot_shapes",
     "plot_speedups",
     "plot_step_times",

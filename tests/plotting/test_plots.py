@@ -47,6 +47,10 @@ CALLS = {
     "plot_parity": lambda **options: plotting.plot_parity(
         NUMBERS[:, 0], PREDICTED[:, 0], **options
     ),
+    "plot_schema": lambda **options: plotting.plot_schema(
+        kb.data.from_sets({"user": 2}, {("user", "knows", "user"): [[0], [1]]}),
+        **options,
+    ),
 }
 
 
