@@ -1,8 +1,8 @@
-"""Creates the figures of the page "How it works".
+"""Creates the figures of the pages "How it works" and "Heterogeneous graphs".
 
 Draws a program graph before and after reordering, graphs packed into a supergraph, and
 the edges processed by each part of a plan. The graphs are built from Python's standard
-library.
+library. Then the schemas of two graphs with node sets.
 
     python examples/pictures.py --out docs/figures
     python examples/pictures.py --short
@@ -132,6 +132,30 @@ def blocks(x: dict, block_size: int, path: Path) -> None:
     save(figure, path)
 
 
+def schemas(folder: Path) -> None:
+    """The node sets and edge sets of the graphs of the pages."""
+    nodes = {
+        "customer": {"town": [1, 2, 0], "age": [31.0, 45.0, 64.0]},
+        "product": {"price": [2.5, 9.0], "rating": [0.3, 0.8]},
+        "shop": {"online": [1]},
+    }
+    edges = {
+        ("customer", "buys", "product"): [[0, 1, 2, 2], [0, 1, 0, 1]],
+        ("product", "sold_by", "shop"): [[0, 1], [0, 0]],
+    }
+    market = kb.data.from_sets(nodes, edges, reverse=True)
+    nodes = {"author": {"x": np.ones((30, 8))}, "paper": {"word": np.zeros(40, int)}}
+    edges = {
+        ("author", "writes", "paper"): np.stack(
+            [np.arange(80) % 30, np.arange(80) % 40]
+        ),
+        ("paper", "cites", "paper"): np.stack([np.arange(60) % 40, np.arange(60) % 37]),
+    }
+    library = kb.data.from_sets(nodes, edges, reverse=True)
+    for name, graph in (("market", market), ("library", library)):
+        save(kb.plotting.plot_schema(graph), folder / f"schema_{name}.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
@@ -153,6 +177,7 @@ def main() -> None:
     x = loader[0][0]
     packing(x, options.out / "supergraph.png")
     blocks(x, 64, options.out / "plan.png")
+    schemas(options.out)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ def _schema_of(source: Any) -> _Schema:
     if not hasattr(source, "edge_columns") or not hasattr(source, "nodes"):
         refuse("source", "a graph with node sets, or a NodeSetEncoder", source)
     source.require_adapted()
-    kinds = {"category": "category", "mask": "mask"}
+    kinds = ("category", "mask")
     nodes = {
         name: [
             name,
