@@ -73,6 +73,8 @@ def test_schemas_are_read_from_text_and_files(tmp_path):
         ("node_sets {\n\n key 3 }", "':' or '{' after 'key' in line 3"),
         ("node_sets { key: 'a }", 'in line 1.*Received: "\'"'),
         ("node_sets { key: '\\x' }", "a string in line 1"),
+        ("node_sets { key: '\\d' }", "a string in line 1"),
+        ("node_sets { key: '\\377' }", "a string in line 1"),
         ("node_sets { \\ }", "in line 1"),
         ("node_sets: 3 # {", "`node_sets` to be a message"),
         ("node_sets { key: 3 }", "`key of node_sets` to be a string"),
@@ -93,3 +95,8 @@ def test_what_is_no_schema_is_refused(text, message):
 def test_many_nested_messages_are_no_problem():
     deep = "a {" * 100_000 + "}" * 100_000
     assert read_graph_schema(TEXT + "info {" + deep + "}") == SCHEMA
+
+
+def test_strings_are_unescaped():
+    text = r"""node_sets { key: "a\303\251\x20" '\'\n' "é\\" }"""
+    assert [*read_graph_schema(text)["node_sets"]] == ["aé '\né\\"]

@@ -1,6 +1,5 @@
 """Schemas of TF-GNN: which sets and features a graph has."""
 
-import ast
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,10 @@ _TOKEN = re.compile(
     rf"(?P<space>\s+|#[^\n]*)|(?P<text>{_STRING}(?:\s*{_STRING})*)"
     r"|(?P<word>[\w.+-]+)|(?P<mark>[{}<>:;,\[\]])"
 )
+# Bytes of a string in octal or hexadecimal, or a character.
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|(.))", re.DOTALL)
+_CHARACTERS = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
+_CHARACTERS |= {character: character for character in b"\\'\"?"}
 _CLOSING = {"{": "}", "<": ">"}
 _FIELDS = ("context", "node_sets", "edge_sets", "info")
 _TYPE = re.compile(r"DT_(U?INT(8|16|32|64)|BOOL|FLOAT|DOUBLE|HALF|BFLOAT16|STRING)")
@@ -225,12 +228,26 @@ def _scalar(kind: str, token: str, line: int) -> Any:
     if kind not in ("text", "word"):
         _refuse_line(line, "a value", token)
     try:
-        # In parentheses strings in several lines are one.
-        return ast.literal_eval(f"({token})") if kind == "text" else int(token)
-    except (SyntaxError, ValueError):
+        return _string(token) if kind == "text" else int(token)
+    except ValueError:
         if kind == "text":
             _refuse_line(line, "a string", token)
     try:
         return float(token)
     except ValueError:
         return token
+
+
+def _string(token: str) -> str:
+    """Return the text of string literals, which follow one another."""
+    body = "".join(part[1:-1] for part in re.findall(_STRING, token))
+    return _ESCAPE.sub(_unescaped, body.encode()).decode()
+
+
+def _unescaped(match: re.Match) -> bytes:
+    octal, hexadecimal, character = match.groups()
+    if character is None:
+        return bytes([int(octal, 8) & 255 if octal else int(hexadecimal, 16)])
+    if character[0] not in _CHARACTERS:
+        raise ValueError(f"Expected an escape. Received: {match[0]!r}.")
+    return bytes([_CHARACTERS[character[0]]])
