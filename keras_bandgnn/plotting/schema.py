@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_bandgnn.checks import optional, refuse, string
-from keras_bandgnn.data.converters.node_sets import edge_sets, has_features
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.data.converters.node_sets import has_features
+from keras_bandgnn.graph import Graph, edge_sets
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.plotting.style import INK, axes_of, colors
 

@@ -20,13 +20,12 @@ from keras_bandgnn.data.converters.networkx_attributes import (
     graph_attributes,
 )
 from keras_bandgnn.data.converters.node_sets import (
-    edge_sets,
     from_sets,
     has_features,
     to_sets,
 )
 from keras_bandgnn.data.files import json_text
-from keras_bandgnn.graph import EDGE_SETS, Graph
+from keras_bandgnn.graph import EDGE_SETS, Graph, edge_sets
 from keras_bandgnn.optional import optional_import
 
 _RESERVED = {
