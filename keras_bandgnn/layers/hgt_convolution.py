@@ -19,13 +19,9 @@ from keras_bandgnn.layers.node_set_dense import (
     checked_node_sets,
     node_set_ids,
 )
+from keras_bandgnn.layers.typed_edges import map_senders, typed_senders
 from keras_bandgnn.ops.attention import edge_attention
-from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
-from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.registration import serializable
-
-# Rows of a block, all mapped by the matrices of one type.
-_BLOCK = 64
 
 
 @serializable
@@ -163,11 +159,11 @@ class HGTConvolution(BatchLayer):
             The argument `batch` of the calls.
         """
         edge = batch_part(batch, "edge")
-        self.projection.check_sets(batch)
-        sets = {name: {"node": table["node"]} for name, table in batch["set"].items()}
+        batch = self.projection.prepare(batch)
         num_nodes = ops.shape(batch["node"][STATE_ROW])[1]
-        typed = _typed_rows(edge, num_nodes, self.num_edge_types)
-        return {**batch, "set": sets, "typed": typed}
+        width = self.units // self.num_heads
+        typed = typed_senders(edge, num_nodes, self.num_edge_types, width)
+        return {**batch, "typed": typed}
 
     def call(self, states, batch):
         """Return the new states."""
@@ -212,73 +208,8 @@ class HGTConvolution(BatchLayer):
         # Keys have the priors: a score is linear in them.
         attention = attention * ops.expand_dims(ops.expand_dims(prior, -1), -1)
         kernel = ops.concatenate([attention, message], axis=1)
-        types, heads, width, _ = kernel.shape
-        groups, count = ops.shape(rows)[:2]
-        if "type" not in typed:
-            # All nodes with the matrices of all types: per head [M, d] @ [d, P d].
-            rows = ops.reshape(rows, (-1, heads, width))
-            kernel = ops.reshape(
-                ops.transpose(kernel, (1, 2, 0, 3)), (heads, width, types * width)
-            )
-            rows = ops.matmul(ops.transpose(rows, (1, 0, 2)), kernel)
-            rows = ops.reshape(rows, (heads, groups * count * types, width))
-            rows = ops.transpose(rows, (1, 0, 2))
-            return ops.reshape(rows, (groups, count * types, heads * width))
-        kind = typed["type"]
-        blocks = ops.shape(kind)[1]
-        rows = batched_gather(rows, typed["sender"])
-        rows = ops.reshape(rows, (groups, blocks, _BLOCK, heads, width))
-        rows = ops.matmul(
-            ops.transpose(rows, (0, 1, 3, 2, 4)), ops.take(kernel, kind, axis=0)
-        )
-        rows = ops.transpose(rows, (0, 1, 3, 2, 4))
-        return ops.reshape(rows, (groups, blocks * _BLOCK, heads * width))
+        return map_senders(rows, kernel, typed)
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
-
-
-def _typed_rows(edge, num_nodes, num_types: int) -> dict:
-    """Return the rows of senders that are mapped by the matrices of a type.
-
-    A matrix per edge would take E K d^2 numbers. Instead there are R rows of 2 U
-    numbers, the fewer of
-
-    - N P, each node mapped for each type, and
-    - E + P B at most, the senders of edges in the order of types, in blocks of B rows
-      of one type. A block reads 2 K d^2 numbers of matrices, no more than its rows have
-      as long as d <= B.
-
-    Args:
-        edge: Edges of a batch.
-        num_nodes: N.
-        num_types: P.
-
-    Returns:
-        `row` int32 [G, E], the row of each edge; in the second case also the node of
-        each row, `sender` int32 [G, R], and the type of each block, `type` [G, R / B].
-    """
-    sender, kind = (ops.convert_to_tensor(edge[name]) for name in ("sender", "type"))
-    num_edges = ops.shape(kind)[1]
-    # Other runtimes may have no sort, and TensorFlow may trace without sizes.
-    fixed = isinstance(num_nodes, int) and isinstance(num_edges, int)
-    blocks = -(-num_edges // _BLOCK) + num_types
-    if is_portable() or not fixed or num_nodes * num_types <= blocks * _BLOCK:
-        return {"row": sender * num_types + kind}
-    order = ops.cast(ops.argsort(kind, axis=1), "int32")
-    kind = ops.take_along_axis(kind, order, axis=1)
-    count = batched_segment_sum(ops.ones_like(kind), kind, num_types, is_sorted=True)
-    last = ops.cumsum((count + _BLOCK - 1) // _BLOCK, axis=1)
-    first = last - (count + _BLOCK - 1) // _BLOCK
-    shift = first * _BLOCK - (ops.cumsum(count, axis=1) - count)
-    place = ops.arange(num_edges, dtype="int32") + batched_gather(shift, kind)
-    number = ops.reshape(ops.arange(blocks, dtype="int32"), (1, -1, 1))
-    block_kind = ops.sum(ops.cast(number >= ops.expand_dims(last, 1), "int32"), axis=-1)
-    return {
-        "row": batched_segment_sum(place, order, num_edges),
-        "sender": batched_segment_sum(
-            ops.take_along_axis(sender, order, axis=1), place, blocks * _BLOCK
-        ),
-        "type": ops.minimum(block_kind, num_types - 1),
-    }

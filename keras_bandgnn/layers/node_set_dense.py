@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_bandgnn.arrays import check_set_name
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.checks import positive_int, refuse, strings
+from keras_bandgnn.checks import boolean, positive_int, refuse, strings
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.batched import batched_gather
@@ -52,6 +52,7 @@ class NodeSetDense(BatchLayer):
         units: Width U of the new states.
         node_sets: Names of the node sets of the graphs.
         kernel_initializer: Initial values of each W[s] [H, U].
+        use_bias: Whether to add b[s].
 
     Input shape:
         states: float [G, N, H].
@@ -84,6 +85,7 @@ class NodeSetDense(BatchLayer):
         units: int,
         node_sets: Iterable[str],
         kernel_initializer: str = "glorot_uniform",
+        use_bias: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -91,10 +93,12 @@ class NodeSetDense(BatchLayer):
         self.units = positive_int("units", units)
         self.node_sets = checked_node_sets(node_sets)
         self.kernel_initializer = kernel_initializer
+        self.use_bias = boolean("use_bias", use_bias)
         # === Layers ===
         for number, name in enumerate(self.node_sets):
             layer = FlatDense(
                 self.units,
+                use_bias=self.use_bias,
                 kernel_initializer=kernel_initializer,
                 dtype=self.dtype_policy,
                 # Names of parameters of torch have no dots, unlike those of sets.
@@ -119,6 +123,19 @@ class NodeSetDense(BatchLayer):
                 "keras_bandgnn.data.from_sets, each with all sets, and call the layer "
                 "as layer(states, batch, ...), with a batch of their loader."
             )
+
+    def prepare(self, batch):
+        """Check the sets of a batch, and leave out their features.
+
+        Args:
+            batch: A batch.
+
+        Returns:
+            The argument `batch` of the calls.
+        """
+        self.check_sets(batch)
+        sets = {name: {"node": table["node"]} for name, table in batch["set"].items()}
+        return {**batch, "set": sets}
 
     def call(self, states, batch):
         """Return the new states."""

@@ -3,18 +3,16 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
-from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.layers.batch_layer import (
     BatchLayer,
     batch_part,
     edge_factor,
     receiver_rows,
-    whole_degree,
 )
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.typed_edges import type_count
 from keras_bandgnn.primitives.plan import is_prepared, mean_by_type
 from keras_bandgnn.registration import serializable
 
@@ -185,34 +183,14 @@ class RGCNConvolution(BatchLayer):
         if self.aggregate == "mean":
             # Some primitives add types up before a sum per type exists, but all weigh
             # edges: 1 / c enters there, and takes an array [E] and no [E, H].
-            count = self._count(batch, num_nodes)
+            count = None
+            if edge_factor(batch) is not None:
+                count = type_count(batch, num_nodes, self.num_edge_types)
             plan = mean_by_type(plan, num_nodes, self.num_edge_types, count)
         plan = primitives.prepare(
             plan, num_nodes, self.num_edge_types, self.compute_dtype, use_bias=False
         )
         return {**batch, "plan": plan}
-
-    def _count(self, batch, num_nodes: int):
-        """Return c [G, N, P] where edges have factors; None for that of the plan."""
-        factor, types = edge_factor(batch), self.num_edge_types
-        if factor is None:
-            return None
-        if explained(batch, "edge") is None:
-            sampled = batch["sampled"]
-            if "type_degree" in sampled:
-                return ops.convert_to_tensor(sampled["type_degree"])[:, :num_nodes]
-            if types == 1 and "degree" in sampled:
-                return ops.expand_dims(whole_degree(batch, num_nodes), -1)
-        # An edge of the factor 0 is as if it were not there.
-        edge = batch_part(batch, "edge")
-        receiver, kind = (
-            ops.convert_to_tensor(edge[name]) for name in ("receiver", "type")
-        )
-        num_rows = num_nodes * types
-        row = ops.where(receiver < num_nodes, receiver * types + kind, num_rows)
-        factor = ops.cast(factor, "float32")
-        count = graph_ops.batched_segment_sum(factor, row, num_rows)
-        return ops.reshape(count, (-1, num_nodes, types))
 
     def call(self, states, batch):
         """Return the new states."""
