@@ -11,6 +11,7 @@ from keras_bandgnn.layers.batch_layer import (
     receiver_rows,
     whole_degree,
 )
+from keras_bandgnn.layers.typed_edges import type_count, typed_receivers
 from keras_bandgnn.ops.batched import (
     batched_gather,
     batched_segment_max,
@@ -35,13 +36,14 @@ class EdgeMessages(NamedTuple):
 
     Attributes:
         sender: int32 [G, E].
-        receiver: int32 [G, E], sorted; N for padding.
+        receiver: int32 [G, E]; N for padding.
         num_nodes: N.
         factor: float32 [G, E], how often each edge counts; None for once.
         in_degree: float32 [G, N], edges into each node of the whole graph in sampled
             batches; None for those of the batch.
         weight: float32 [G, E], factor of each message in sums, which does not change
             how often its edge counts; None for 1.
+        is_sorted: Whether `receiver` is sorted.
     """
 
     sender: object
@@ -50,6 +52,7 @@ class EdgeMessages(NamedTuple):
     factor: object = None
     in_degree: object = None
     weight: object = None
+    is_sorted: bool = True
 
     @classmethod
     def of(cls, batch, states, weighted: bool = False) -> "EdgeMessages":
@@ -70,6 +73,24 @@ class EdgeMessages(NamedTuple):
             edge_factor(batch),
             whole_degree(batch, num_nodes),
             edge.get(MESSAGE_WEIGHT) if weighted else None,
+        )
+
+    def by_type(self, batch, num_types: int) -> "EdgeMessages":
+        """Return the edges with a receiver for each node and type of edge.
+
+        Args:
+            batch: The batch.
+            num_types: P; the receiver of an edge of type p into node n is n P + p.
+        """
+        num_rows, degree = self.num_nodes * num_types, None
+        if self.factor is not None:
+            degree = type_count(batch, self.num_nodes, num_types)
+            degree = ops.reshape(degree, (-1, num_rows))
+        return self._replace(
+            receiver=typed_receivers(batch, self.num_nodes, num_types),
+            num_nodes=num_rows,
+            in_degree=degree,
+            is_sorted=False,
         )
 
     def sent(self, rows):
@@ -103,7 +124,7 @@ class EdgeMessages(NamedTuple):
     def _sum(self, messages):
         messages = _scaled(messages, self.factor)
         return batched_segment_sum(
-            messages, self.receiver, self.num_nodes, is_sorted=True
+            messages, self.receiver, self.num_nodes, self.is_sorted
         )
 
     def count(self):
@@ -147,7 +168,9 @@ class EdgeMessages(NamedTuple):
         if self.factor is not None:
             seen = ops.expand_dims(self.factor > 0, -1)
             messages = ops.where(seen, messages, _LOWEST)
-        top = batched_segment_max(messages, self.receiver, self.num_nodes)
+        top = batched_segment_max(
+            messages, self.receiver, self.num_nodes, self.is_sorted
+        )
         if self.factor is None:
             return top
         return ops.where(top > _LOWEST, top, ops.zeros_like(top))

@@ -95,16 +95,16 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
     return ops.cast(sums[:, :num_segments], data.dtype)
 
 
-def batched_segment_max(data, ids, num_segments):
+def batched_segment_max(data, ids, num_segments, is_sorted=True):
     """Compute segment maxima within each supergraph; empty segments are 0.
 
     Rows tied for the maximum share its gradient.
 
     Args:
         data: [G, E, ...].
-        ids: int32 [G, E] in [0, num_segments], sorted; rows with the last id are
-            dropped.
+        ids: int32 [G, E] in [0, num_segments]; rows with the last id are dropped.
         num_segments: Number of segments per supergraph.
+        is_sorted: Whether the ids are sorted within each supergraph.
 
     Returns:
         [G, num_segments, ...].
@@ -118,8 +118,8 @@ def batched_segment_max(data, ids, num_segments):
     is_largest = ops.cast(flat == backend.gather(largest, all_ids), wide)
     is_largest = ops.reshape(is_largest, ops.shape(data))
     rows = ops.cast(data, wide) * is_largest
-    total = batched_segment_sum(rows, ids, num_segments, is_sorted=True)
-    count = batched_segment_sum(is_largest, ids, num_segments, is_sorted=True)
+    total = batched_segment_sum(rows, ids, num_segments, is_sorted)
+    count = batched_segment_sum(is_largest, ids, num_segments, is_sorted)
     return ops.cast(total / ops.maximum(count, 1), data.dtype)
 
 

@@ -357,6 +357,20 @@ def prepare(
     return prepared
 
 
+def edges_by_type(plan: Mapping, num_nodes: int, num_types: int):
+    """Return the number of edges of a plan per receiver and type, float32 [G, N, P].
+
+    Args:
+        plan: `x["plan"]`.
+        num_nodes: N.
+        num_types: P.
+    """
+    return sum(
+        primitive_of(key).type_count(arrays, num_nodes, num_types)
+        for key, arrays in plan.items()
+    )
+
+
 def mean_by_type(plan: Mapping, num_nodes: int, num_types: int, count=None) -> dict:
     """Weigh edges so that sums under a plan are sums of the means of each type.
 
@@ -374,10 +388,7 @@ def mean_by_type(plan: Mapping, num_nodes: int, num_types: int, count=None) -> d
     """
     parts = {key: primitive_of(key) for key in plan}
     if count is None:
-        count = sum(
-            part.type_count(plan[key], num_nodes, num_types)
-            for key, part in parts.items()
-        )
+        count = edges_by_type(plan, num_nodes, num_types)
     some = count > 0
     factor = ops.where(some, 1.0 / ops.where(some, count, 1.0), 0.0)
     return {key: part.weigh(plan[key], factor) for key, part in parts.items()}

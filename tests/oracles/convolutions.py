@@ -91,6 +91,80 @@ def graph_attention(graph, states, weights, slope=0.2) -> np.ndarray:
     return out.reshape(graph.num_nodes, -1) + weights["bias"]
 
 
+def _own(graph, states, weights):
+    """W_own h + b of each node, or with the weights of its set."""
+    if "own/kernel" in weights:
+        return states @ weights["own/kernel"] + weights.get("own/bias", 0.0)
+    rows = [
+        row @ weights[f"own/set_{kind}/kernel"]
+        + weights.get(f"own/set_{kind}/bias", 0.0)
+        for row, kind in zip(states, graph.node["set"], strict=True)
+    ]
+    return np.stack(rows)
+
+
+def _of_types(graph, message, units, type_reduce, factor):
+    """The sum or mean over types of message(p, edges of type p) at each node."""
+    out = np.zeros((graph.num_nodes, units))
+    for node in range(graph.num_nodes):
+        into = (graph.receivers == node) & (factor > 0)
+        parts = [
+            message(kind, np.flatnonzero(into & (graph.edge_type == kind)))
+            for kind in np.unique(graph.edge_type[into])
+        ]
+        if parts:
+            total = sum(parts)
+            out[node] = total / len(parts) if type_reduce == "mean" else total
+    return out
+
+
+def typed_sage(
+    graph, states, weights, reduce, type_reduce, edge_states=None, edge_weight=None
+) -> np.ndarray:
+    """The reduced messages of each type times its matrix, and W_own h + b."""
+    ones = np.ones(graph.num_edges)
+    weight = ones if edge_weight is None else edge_weight
+
+    def message(kind, edges):
+        rows = states[graph.senders[edges]]
+        if reduce == "pool":
+            rows = rows @ weights["pool_kernel"][kind] + weights["pool_bias"][kind]
+            rows = np.maximum(rows, 0)
+        if edge_states is not None:
+            rows = np.maximum(rows + edge_states[edges], 0)
+        if reduce in ("max", "pool"):
+            rows = rows.max(axis=0)
+        else:
+            rows = (weight[edges, None] * rows).sum(axis=0)
+            rows = rows / len(edges) if reduce == "mean" else rows
+        return rows @ weights["kernel"][kind]
+
+    units = weights["kernel"].shape[-1]
+    total = _of_types(graph, message, units, type_reduce, ones)
+    return total + _own(graph, states, weights)
+
+
+def typed_attention(
+    graph, states, weights, type_reduce, slope=0.2, factor=None
+) -> np.ndarray:
+    """Attention along the edges of each type, head by head."""
+    _, heads, width = weights["sender_kernel"].shape
+    factor = np.ones(graph.num_edges) if factor is None else factor
+    rows = np.einsum("nh,phu->pnu", states, weights["kernel"])
+    rows = rows.reshape(*rows.shape[:2], heads, width)
+
+    def message(kind, edges):
+        near, node = graph.senders[edges], graph.receivers[edges[0]]
+        score = (rows[kind, near] * weights["sender_kernel"][kind]).sum(-1)
+        score = score + states[node] @ weights["receiver_kernel"][kind]
+        score = _leaky_relu(score, slope) + np.log(factor[edges])[:, None]
+        share = softmax(score)
+        return (share[..., None] * rows[kind, near]).sum(axis=0).ravel()
+
+    out = _of_types(graph, message, heads * width, type_reduce, factor)
+    return out + weights.get("bias", 0.0)
+
+
 def _sigmoid(x):
     return 1 / (1 + np.exp(-x))
 

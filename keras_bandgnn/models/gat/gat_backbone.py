@@ -6,8 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import boolean, fraction, optional, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
 from keras_bandgnn.layers.graph_attention import GraphAttention
+from keras_bandgnn.layers.typed_edges import TYPE_REDUCTIONS
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
@@ -23,7 +24,9 @@ class GATBackbone(MessagePassingBackbone):
     with r the ELU; see `GraphAttention`. The linear map of the features is the first
     layer's W, as in the paper; the head of a task follows the last layer without an
     activation. The heads of every layer lie side by side, also those of the last one.
-    Types of edges and `batch["plan"]` are not read.
+    `batch["plan"]` is not read, and neither are types of edges, unless `type_reduce` is
+    set. Then a node does not attend to itself: `residual=True`, `residual="linear"` or
+    `ego_separation=True` add its own state.
 
     Norm, residual connections and the other options are those of
     `MessagePassingBackbone`; with `activation_first=False` each layer ends with
@@ -34,11 +37,12 @@ class GATBackbone(MessagePassingBackbone):
         hidden_dim: H, all heads together.
         num_heads: K, a divisor of H.
         num_layers: L, the distance in edges that a node sees.
-        num_edge_types: P, types of edges that graphs may have; all count alike.
+        num_edge_types: P, types of edges that graphs may have.
         dropout: Dropout rate of the states between two layers.
         attention_dropout: Dropout rate of the attention weights.
         first_kernel: Whether the first layer has a W of its own. By default only with
-            `residual` or `ego_separation`, which read the embedded features, too.
+            `residual` or `ego_separation`, which read the embedded features, too, and
+            always with `type_reduce`.
         norm: As for `MessagePassingBackbone`.
         activation: Name of the activation, or a function.
         input_dropout: Dropout rate of the features given as `{"features": F}`; None for
@@ -46,6 +50,8 @@ class GATBackbone(MessagePassingBackbone):
         residual: As for `MessagePassingBackbone`: True, False or `"linear"`.
         activation_first: Whether activation and dropout come before a layer, rather
             than after it.
+        type_reduce: `"sum"` or `"mean"` of the types of edges, which then have weights
+            and a softmax of their own. None if types count alike.
         **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
             jumping_knowledge, virtual_node, ego_separation, remat`.
 
@@ -94,6 +100,7 @@ class GATBackbone(MessagePassingBackbone):
         input_dropout: float | None = None,
         residual: bool | str = False,
         activation_first: bool = True,
+        type_reduce: str | None = None,
         **kwargs,
     ):
         super().__init__(
@@ -118,21 +125,40 @@ class GATBackbone(MessagePassingBackbone):
         self.num_heads = num_heads
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.first_kernel = optional(boolean, "first_kernel", first_kernel)
+        self.type_reduce = optional(one_of, "type_reduce", type_reduce, TYPE_REDUCTIONS)
+        if self.type_reduce is not None and self.first_kernel is False:
+            raise ValueError(
+                "Expected `first_kernel` to be None or True with `type_reduce`, as "
+                "types of edges differ in W. Received: first_kernel=False, "
+                f"type_reduce={type_reduce!r}. Leave one of them out."
+            )
         self.make_layers()
+
+    @property
+    def means_by_type(self) -> bool:
+        """Return whether sums are divided by the number of types."""
+        return self.type_reduce == "mean"
 
     def message_layer(self, number: int):
         """Return the attention of a layer."""
         first = self.first_kernel
         if first is None:
             first = bool(self.residual) or self.ego_separation
+            first = first or self.type_reduce is not None
         return GraphAttention(
             self.hidden_dim,
             self.num_heads,
             self.attention_dropout,
             use_kernel=first or number > 0,
+            num_edge_types=self.num_edge_types,
+            type_reduce=self.type_reduce,
             dtype=self.dtype_policy,
             name=f"attention_{number}",
         )
+
+    def prepare(self, batch):
+        """Prepare the rows of edge types, which all layers share."""
+        return self.messages[0].prepare(batch)
 
     @property
     def convolutions(self) -> list:
@@ -141,6 +167,12 @@ class GATBackbone(MessagePassingBackbone):
 
     def attention_terms(self, batch):
         """Return, per layer, the scores of senders and receivers, float32 [G, N, K]."""
+        if self.type_reduce is not None:
+            raise ValueError(
+                "Expected a GATBackbone with one softmax per node. Received: "
+                f"type_reduce={self.type_reduce!r}, with one for each type of edge. "
+                "Use keras_bandgnn.explain.saliency or gnn_explainer instead."
+            )
         out = []
         inputs = [states for states, _ in self.steps(batch)][1:]
         for number, states in enumerate(inputs):
@@ -178,4 +210,5 @@ class GATBackbone(MessagePassingBackbone):
             "num_heads": self.num_heads,
             "attention_dropout": self.attention_dropout,
             "first_kernel": self.first_kernel,
+            "type_reduce": self.type_reduce,
         }

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.batch import STATE_ROW
+from keras_bandgnn.checks import boolean, one_of, optional, refuse
 from keras_bandgnn.layers.sage_convolution import REDUCTIONS, SAGEConvolution
+from keras_bandgnn.layers.typed_edges import TYPE_REDUCTIONS
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
@@ -23,6 +25,8 @@ class SAGEBackbone(MessagePassingBackbone):
             of the edge. None for messages without edge states.
         reduce: `"mean"`, `"sum"`, `"max"` or `"pool"`, how messages are reduced.
         normalize: Whether to divide each message by its length, as in the paper.
+        type_reduce: `"sum"` or `"mean"` of the types of edges, which then have weights
+            of their own, as have the node sets in `inputs`. None if types count alike.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat`.
@@ -35,7 +39,8 @@ class SAGEBackbone(MessagePassingBackbone):
         float [G, N, H].
 
     Raises:
-        ValueError: For arguments out of range.
+        ValueError: For arguments out of range, or `type_reduce` with
+            `num_edge_types=0`.
 
     Reference:
         Hamilton et al. 2017, https://arxiv.org/abs/1706.02216: L = 2, H = 128, no norm
@@ -63,6 +68,7 @@ class SAGEBackbone(MessagePassingBackbone):
         edge_inputs: Mapping | None = None,
         reduce: str = "mean",
         normalize: bool = False,
+        type_reduce: str | None = None,
         **kwargs,
     ):
         super().__init__(
@@ -71,20 +77,36 @@ class SAGEBackbone(MessagePassingBackbone):
         # === Config ===
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.normalize = boolean("normalize", normalize)
+        self.type_reduce = optional(one_of, "type_reduce", type_reduce, TYPE_REDUCTIONS)
+        if self.type_reduce is not None and not self.num_edge_types:
+            refuse("num_edge_types", "at least 1 with `type_reduce`", 0)
+        self.reads_node_sets = (
+            self.type_reduce is not None and STATE_ROW in self.encoder.inputs
+        )
         self.make_layers()
 
     @property
     def sums_messages(self) -> bool:
-        """Return whether `reduce` is a sum, or a mean of weighted sums."""
-        return self.reduce == "sum"
+        """Return whether `reduce` is a sum, or types add up their means."""
+        by_type = self.type_reduce is not None and self.reduce == "mean"
+        return self.reduce == "sum" or by_type
+
+    @property
+    def means_by_type(self) -> bool:
+        """Return whether messages are divided by the number of edges or types."""
+        typed = self.type_reduce is not None
+        return typed and "mean" in (self.reduce, self.type_reduce)
 
     def message_layer(self, number: int):
         """Create the message passing of a layer."""
+        sets = self.encoder.inputs.get(STATE_ROW)
         return SAGEConvolution(
             self.hidden_dim,
             self.reduce,
             self.normalize,
             num_edge_types=max(self.num_edge_types, 1),
+            type_reduce=self.type_reduce,
+            node_sets=[*sets["sets"]] if self.reads_node_sets else None,
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
@@ -101,4 +123,5 @@ class SAGEBackbone(MessagePassingBackbone):
             **super().get_config(),
             "reduce": self.reduce,
             "normalize": self.normalize,
+            "type_reduce": self.type_reduce,
         }
