@@ -265,6 +265,8 @@ OPTIONS = [
     ("RGCNBackbone", {"aggregate": "sum"}),
     ("SAGEBackbone", {"reduce": "sum"}),
     ("SAGEBackbone", {"reduce": "max"}),
+    ("SAGEBackbone", {"type_reduce": "mean"}),
+    ("SAGEBackbone", {"reduce": "sum", "type_reduce": "sum", "edge_inputs": None}),
 ]
 
 

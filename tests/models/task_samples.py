@@ -282,6 +282,15 @@ BACKBONES = {name: variant(name) for name in sorted(exported(Backbone))} | {
     "GraphormerBackbone, with edge features": variant(
         "GraphormerBackbone", edge_inputs=EDGES
     ),
+    "GATBackbone, by type": variant(
+        "GATBackbone", type_reduce="mean", residual="linear", num_edge_types=2
+    ),
+    "SAGEBackbone, by type": variant(
+        "SAGEBackbone", type_reduce="mean", edge_inputs=None, num_edge_types=2
+    ),
+    "SAGEBackbone, maxima by type": variant(
+        "SAGEBackbone", type_reduce="sum", reduce="max", num_edge_types=2
+    ),
     "GINEBackbone, without edge features": variant(
         "GINEBackbone",
         edge_inputs=None,

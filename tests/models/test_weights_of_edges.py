@@ -26,6 +26,12 @@ CASES = {
         for edges in (None, EDGES)
     },
     **{
+        f"SAGEBackbone, {reduce}, by type": _with_option(
+            kb.models.SAGEBackbone, reduce=reduce, type_reduce="mean"
+        )
+        for reduce in ("mean", "sum", "max", "pool")
+    },
+    **{
         f"GPSBackbone, {local}, edges={edges is not None}": _with_option(
             kb.models.GPSBackbone, local=local, edge_inputs=edges, num_heads=2
         )
