@@ -265,7 +265,6 @@ OPTIONS = [
     ("RGCNBackbone", {"aggregate": "sum"}),
     ("SAGEBackbone", {"reduce": "sum"}),
     ("SAGEBackbone", {"reduce": "max"}),
-    ("SAGEBackbone", {"type_reduce": "mean"}),
     ("SAGEBackbone", {"reduce": "sum", "type_reduce": "sum", "edge_inputs": None}),
 ]
 
