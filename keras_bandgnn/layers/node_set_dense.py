@@ -39,6 +39,35 @@ def node_set_ids(batch, node_sets: list[str], num_nodes: int):
     return number
 
 
+def set_rows(batch, node_sets: list[str], num_nodes):
+    """Return the nodes of each set, and the row of each node among those of all sets.
+
+    A hop has the first nodes of a sampled batch, whose tables have the order of nodes:
+    their rows are the first ones of each table.
+
+    Args:
+        batch: A batch of graphs with node sets, or a hop of one.
+        node_sets: Names of the sets, in order.
+        num_nodes: N, of the first nodes.
+
+    Returns:
+        int32 [G, M] of each set, and int32 [G, N].
+    """
+    row = ops.convert_to_tensor(batch["node"][STATE_ROW])[:, :num_nodes]
+    kind = node_set_ids(batch, node_sets, num_nodes)
+    nodes, skipped = [], 0
+    for number, name in enumerate(node_sets):
+        ids = ops.convert_to_tensor(batch["set"][name]["node"])
+        if "hop" in batch:
+            row = row - ops.where(kind == number, skipped, 0)
+            size, ids = ops.shape(ids)[1], ids[:, :num_nodes]
+            skipped = skipped + size - ops.shape(ids)[1]
+            # The other rows are of nodes that the hop does not have.
+            ids = ops.minimum(ids, num_nodes - 1)
+        nodes.append(ids)
+    return nodes, row
+
+
 @serializable
 class NodeSetDense(BatchLayer):
     """A dense map per node set, of the states of the nodes in it.
@@ -141,20 +170,7 @@ class NodeSetDense(BatchLayer):
         """Return the new states."""
         self.check_sets(batch)
         num_nodes = ops.shape(states)[1]
-        row = ops.convert_to_tensor(batch["node"][STATE_ROW])[:, :num_nodes]
-        kind = node_set_ids(batch, self.node_sets, num_nodes)
-        nodes, skipped = [], 0
-        for number, name in enumerate(self.node_sets):
-            ids = ops.convert_to_tensor(batch["set"][name]["node"])
-            if "hop" in batch:
-                # A hop has the first nodes of a sampled batch, whose tables have the
-                # order of nodes: their rows are the first ones of each table.
-                row = row - ops.where(kind == number, skipped, 0)
-                size, ids = ops.shape(ids)[1], ids[:, :num_nodes]
-                skipped = skipped + size - ops.shape(ids)[1]
-                # The other rows are of nodes that the hop does not have.
-                ids = ops.minimum(ids, num_nodes - 1)
-            nodes.append(ids)
+        nodes, row = set_rows(batch, self.node_sets, num_nodes)
         sizes = [ops.shape(ids)[1] for ids in nodes]
         rows = batched_gather(states, ops.concatenate(nodes, axis=1))
         mapped, first = [], 0

@@ -88,6 +88,18 @@ def types_into(count):
     return ops.maximum(ops.sum(some, axis=-1, keepdims=True), 1.0)
 
 
+def block_rows(num_edges, num_types: int, width: int) -> tuple[int, int]:
+    """Return the rows of a block of senders, and the number of blocks that may occur.
+
+    Args:
+        num_edges: E.
+        num_types: P.
+        width: d, the rows of a matrix.
+    """
+    size = -(-width // _BLOCK) * _BLOCK
+    return size, -(-num_edges // size) + num_types
+
+
 def typed_senders(edge, num_nodes, num_types: int, width: int) -> dict:
     """Return the rows of senders that are mapped by the matrices of a type.
 
@@ -110,10 +122,9 @@ def typed_senders(edge, num_nodes, num_types: int, width: int) -> dict:
     """
     sender, kind = (ops.convert_to_tensor(edge[name]) for name in ("sender", "type"))
     num_edges = ops.shape(kind)[1]
-    size = -(-width // _BLOCK) * _BLOCK
+    size, blocks = block_rows(num_edges, num_types, width)
     # Other runtimes may have no sort, and TensorFlow may trace without sizes.
     fixed = isinstance(num_nodes, int) and isinstance(num_edges, int)
-    blocks = -(-num_edges // size) + num_types
     if is_portable() or not fixed or num_nodes * num_types <= blocks * size:
         return {"row": sender * num_types + kind}
     order = ops.cast(ops.argsort(kind, axis=1), "int32")

@@ -73,8 +73,18 @@ def batch_of(graphs, plan=None):
     return loader[0][0]
 
 
+@pytest.fixture(params=[None, EDGE_SETS], ids=["types", "edge_sets"], autouse=True)
+def edge_sets(request, monkeypatch):
+    """Every test of a layer or a backbone runs with and without its edge sets."""
+    monkeypatch.setitem(OPTIONS, "edge_sets", request.param)
+    return request.param
+
+
+OPTIONS = {}
+
+
 def layer_of(units=WIDTH, heads=HEADS, width=WIDTH, **options):
-    layer = HGTConvolution(units, SETS, TYPES, heads, **options)
+    layer = HGTConvolution(units, SETS, TYPES, heads, **OPTIONS, **options)
     layer.build((None, None, width))
     rng = np.random.default_rng(1)
     layer.set_weights([rng.normal(size=w.shape) / 2 for w in layer.weights])
@@ -142,8 +152,10 @@ def check(layer, x, graphs, heads=HEADS):
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
-def is_by_node(layer, x):
-    return "type" not in layer.prepare(tensors_of(x))["typed"]
+def kind_of_rows(layer, x):
+    """Rows of keys: of nodes and all types, of senders by type, or of node sets."""
+    typed = layer._typed(tensors_of(x), x["node"]["state_row"].shape[1])
+    return "sets" if "nodes" in typed else "edges" if "type" in typed else "nodes"
 
 
 @pytest.mark.parametrize("plan", [None, Plan(Banded(4))], ids=["segment", "banded"])
@@ -168,10 +180,15 @@ def test_few_edges_of_many_types_are_mapped_by_edge():
     x = loader[0][0]
     layer = HGTConvolution(WIDTH, [name], types, HEADS)
     layer.build((None, None, WIDTH))
-    assert not is_by_node(layer, x)
+    assert kind_of_rows(layer, x) == "edges"
     check(layer, x, [graph])
-    small = graph_of()
-    assert is_by_node(layer_of(), batch_of([small]))
+    # One set is the source of all types: more rows than edges.
+    layer = HGTConvolution(WIDTH, [name], types, HEADS, edge_sets=[*sorted(edges)])
+    layer.build((None, None, WIDTH))
+    assert kind_of_rows(layer, x) == "edges"
+    check(layer, x, [graph])
+    small = "nodes" if OPTIONS["edge_sets"] is None else "sets"
+    assert kind_of_rows(layer_of(), batch_of([graph_of()])) == small
 
 
 def test_units_of_another_width_have_no_skip():
@@ -260,7 +277,8 @@ def test_equals_torch_geometric(size, degree):
         peer = pytest.importorskip("torch_geometric.nn")
     graph, layer = graph_of(2, size, degree), layer_of()
     x = batch_of([graph])
-    assert is_by_node(layer, x) == (size == 4)
+    expected = {4: "nodes", 40: "edges"}[size]
+    assert kind_of_rows(layer, x) == ("sets" if layer.edge_sets else expected)
     other = peer.HGTConv(WIDTH, WIDTH, (list(SETS), list(EDGE_SETS)), HEADS)
     weights = dict(zip(weights_of(layer), layer.get_weights(), strict=True))
 
@@ -355,6 +373,7 @@ INPUTS = {"sets": {name: {"x": {"features": 3}} for name in SETS}}
 
 def backbone_of(**options):
     options = {"num_layers": 2, "num_edge_types": TYPES, "num_heads": HEADS, **options}
+    options = {**OPTIONS, **options}
     keras.utils.set_random_seed(0)
     return HGTBackbone(INPUTS, WIDTH, **options)
 
@@ -378,7 +397,9 @@ def test_all_neighbours_give_the_states_of_the_whole_graph(degree):
         # The last layer maps fewer rows than the tables have.
         assert all(table["node"].shape[1] > rows for table in x["set"].values())
         hop = hop_batch(tensors_of(x), 0)
-        assert is_by_node(task.backbone, hop) == (degree == 6)
+        expected = {3: "edges", 6: "nodes"}[degree]
+        layer = task.backbone.messages[0]
+        assert kind_of_rows(layer, hop) == ("sets" if layer.edge_sets else expected)
         out = numpy(task.backbone(tensors_of(x)))[0]
         seeds = loader.supergraphs(step, 0)[0].members
         np.testing.assert_allclose(out[: len(seeds)], whole[seeds], atol=1e-5)
@@ -454,6 +475,11 @@ def test_other_graphs_are_refused():
     layer = HGTConvolution(WIDTH, SETS[:2], TYPES, HEADS)
     with pytest.raises(ValueError, match=r"node sets \['author', 'paper'\].*Received"):
         layer(x["node"]["h"], x)
+    others = graph_of(edge_sets=[*EDGE_SETS[:3], ("venue", "has", "paper")])
+    task = kb.models.NodeClassifier(backbone_of(edge_sets=EDGE_SETS), 3)
+    with pytest.raises(ValueError, match="with the edge sets .* as the backbone"):
+        task.predict([others])
+    assert len(task.predict([graph_of()])[0])
 
 
 @pytest.mark.parametrize(
@@ -465,6 +491,18 @@ def test_other_graphs_are_refused():
         (lambda: HGTConvolution(8, "paper"), "`node_sets` to be a list of strings"),
         (lambda: HGTConvolution(8, ["a b"]), "names of node sets of letters"),
         (lambda: HGTConvolution(8, SETS, 0), "`num_edge_types` to be at least 1"),
+        (
+            lambda: HGTConvolution(8, SETS, 2, edge_sets=EDGE_SETS),
+            "`edge_sets` to be 2 edge sets, as `num_edge_types`",
+        ),
+        (
+            lambda: HGTConvolution(8, SETS[:1], TYPES, edge_sets=EDGE_SETS),
+            r"\(source set, relation, target set\) of \['author'\]",
+        ),
+        (
+            lambda: HGTBackbone(INPUTS, 8, edge_sets=["cites"]),
+            r"\(source set, relation, target set\)",
+        ),
         (
             lambda: HGTConvolution(8, SETS, num_heads=3),
             "`units` to be a multiple of `num_heads`.*units=8, num_heads=3",

@@ -1,12 +1,13 @@
 """`HGTBackbone`: the heterogeneous graph transformer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import keras
 
 from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.checks import positive_int, shown
-from keras_bandgnn.layers.hgt_convolution import HGTConvolution
+from keras_bandgnn.graph import EDGE_SETS, EdgeSet
+from keras_bandgnn.layers.hgt_convolution import HGTConvolution, checked_edge_sets
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
@@ -27,6 +28,10 @@ class HGTBackbone(MessagePassingBackbone):
         num_edge_types: P, types of edges that graphs may have: the number of their edge
             sets.
         num_heads: K, a divisor of H.
+        edge_sets: (source set, relation, target set) of each type of edges, in the
+            order of types, as `NodeSetEncoder.edge_types()` or
+            `graph.info["edge_sets"]`; it saves maps of nodes that no edge reads. None
+            for any.
         norm: As for `MessagePassingBackbone`.
         activation: As for `MessagePassingBackbone`.
         residual: As for `MessagePassingBackbone`.
@@ -76,6 +81,7 @@ class HGTBackbone(MessagePassingBackbone):
         *,
         num_edge_types: int = 1,
         num_heads: int = 4,
+        edge_sets: Iterable[EdgeSet] | None = None,
         norm: str | None = None,
         activation="linear",
         residual: bool | str = False,
@@ -105,7 +111,21 @@ class HGTBackbone(MessagePassingBackbone):
                 "keras_bandgnn.data.from_sets, or use RGCNBackbone for graphs of one "
                 "node set."
             )
+        sets = [*self.encoder.inputs[STATE_ROW]["sets"]]
+        self.edge_sets = checked_edge_sets(edge_sets, sets, self.num_edge_types)
         self.make_layers()
+
+    def check(self, graphs) -> None:
+        """Raise a ValueError if features or edge sets of a `FlatGraphs` do not fit."""
+        super().check(graphs)
+        if self.edge_sets is None:
+            return
+        names = [tuple(key) for key in graphs.info[0].get(EDGE_SETS, ())]
+        if names != self.edge_sets:
+            raise ValueError(
+                f"Expected graphs with the edge sets {self.edge_sets}, as the "
+                f"backbone. Received: {names}. Pass edge_sets=graph.info['edge_sets']."
+            )
 
     def message_layer(self, number: int):
         """Create the message passing of a layer."""
@@ -114,6 +134,7 @@ class HGTBackbone(MessagePassingBackbone):
             [*self.encoder.inputs[STATE_ROW]["sets"]],
             self.num_edge_types,
             self.num_heads,
+            self.edge_sets,
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
@@ -124,4 +145,8 @@ class HGTBackbone(MessagePassingBackbone):
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        return {**super().get_config(), "num_heads": self.num_heads}
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "edge_sets": self.edge_sets,
+        }

@@ -8,7 +8,7 @@ import numpy as np
 from keras_bandgnn.checks import boolean, mapping, optional, refuse, strings
 from keras_bandgnn.data.converters.attributes import as_numpy, is_hetero_data
 from keras_bandgnn.data.flat_columns import SETS
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.raw_items import is_table
@@ -100,6 +100,14 @@ class NodeSetEncoder(GraphEncoder):
         """P, the number of edge sets, with those in the other direction."""
         self.require_adapted()
         return max(1, len(self.edge_sets) * (1 + self.reverse))
+
+    def edge_types(self) -> list[EdgeSet]:
+        """Return (source set, relation, target set) of each type of edges."""
+        self.require_adapted()
+        names = [tuple(key) for key in self.edge_sets]
+        if self.reverse:
+            names += [(target, f"rev_{name}", source) for source, name, target in names]
+        return sorted(names)
 
     def learn(self, items: Iterable[Any]) -> None:
         """Learn node sets, columns and edge sets; see `GraphEncoder.adapt`."""
