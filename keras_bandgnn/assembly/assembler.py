@@ -190,7 +190,13 @@ class Assembler(BatchAssembler):
         num_types: P.
         slots: Whether every graph of the data has a slot.
         edge_weight: Edge feature that is the factor of each message, or None.
+
+    Attributes:
+        transpose: Whether plans have the transposes of their sums, which a gradient
+            reads; otherwise each step sorts the edges for them.
     """
+
+    transpose = False
 
     def __init__(
         self,
@@ -211,7 +217,8 @@ class Assembler(BatchAssembler):
 
     def __reduce__(self):
         arguments = (self.parts, self.plan, self.num_types, self.slots)
-        return Assembler, (*arguments, self.edge_weight)
+        state = {"transpose": self.transpose}
+        return Assembler, (*arguments, self.edge_weight), state
 
     def _pair_indices(self) -> list[PairIndex] | None:
         """Return the pairs of each part, if `Grouped` carries all edges."""
@@ -250,7 +257,7 @@ class Assembler(BatchAssembler):
             slots = [p.slot for p in parts] if self.slots else None
             layout.add_candidates([p.candidates for p in parts], slots, starts)
         grouped = None
-        if self._pairs is not None:
+        if self._pairs is not None and not self.transpose:
             grouped = self._grouped(layout, edge, starts)
         batches = []
         for first in range(0, len(supergraphs), replicas):
@@ -307,6 +314,7 @@ class Assembler(BatchAssembler):
             num_types=self.num_types,
             weight=self._weight(edge, g, count),
             padded_ends=padded_ends,
+            transpose=self.transpose,
         )
         if self.plan.reads_nodes:
             node, edge = (

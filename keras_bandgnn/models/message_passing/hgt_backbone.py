@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import keras
 
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.checks import positive_int, shown
+from keras_bandgnn.checks import positive_int, sequence, shown
 from keras_bandgnn.graph import EDGE_SETS, EdgeSet
 from keras_bandgnn.layers.hgt_convolution import HGTConvolution, checked_edge_sets
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
@@ -26,7 +26,7 @@ class HGTBackbone(MessagePassingBackbone):
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
         num_edge_types: P, types of edges that graphs may have: the number of their edge
-            sets.
+            sets. By default that of `edge_sets`, or 1.
         num_heads: K, a divisor of H.
         edge_sets: (source set, relation, target set) of each type of edges, in the
             order of types, as `NodeSetEncoder.edge_types()` or
@@ -79,7 +79,7 @@ class HGTBackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        num_edge_types: int = 1,
+        num_edge_types: int | None = None,
         num_heads: int = 4,
         edge_sets: Iterable[EdgeSet] | None = None,
         norm: str | None = None,
@@ -87,6 +87,11 @@ class HGTBackbone(MessagePassingBackbone):
         residual: bool | str = False,
         **kwargs,
     ):
+        if num_edge_types is None:
+            num_edge_types = 1
+            if edge_sets is not None:
+                edge_sets = sequence("edge_sets", edge_sets, "a list of edge sets")
+                num_edge_types = max(1, len(edge_sets))
         super().__init__(
             inputs,
             hidden_dim,
