@@ -436,7 +436,7 @@ def test_pairs_around_sampled_nodes():
             links,
             split.train_pairs,
             split.train_pairs,
-            kb.preprocessing.NegativeSampler(2),
+            negatives=kb.preprocessing.NegativeSampler(2),
             batch_size=16,
             shuffle=True,
             seed=4,
