@@ -29,6 +29,14 @@ SETS = {
     "venue": {"kind": 1},
 }
 
+# In the order of edge types.
+EDGE_SETS = [
+    ("author", "writes", "paper"),
+    ("paper", "in", "venue"),
+    ("paper", "rev_writes", "author"),
+    ("venue", "rev_in", "paper"),
+]
+
 
 def made(seed=0, size=6):
     rng = np.random.default_rng(seed)
@@ -63,6 +71,8 @@ def small(cls, **options):
     arguments = {key: value for key, value in SMALL.items() if key in names}
     if "num_edge_types" in arguments:
         arguments["num_edge_types"] = 4
+    if "edge_sets" in names:
+        arguments["edge_sets"] = EDGE_SETS
     keras.utils.set_random_seed(3)
     return cls(**{**arguments, "inputs": {"sets": SETS}, **options})
 
@@ -251,6 +261,8 @@ def test_tables_are_encoded_by_set_and_kept_in_presets(tmp_path):
     data = [rows(seed) for seed in range(3)]
     encoder = NodeSetEncoder(reverse=True).adapt(data)
     assert encoder.num_edge_types == 4
+    names = [list(key) for key in encoder.edge_types()]
+    assert names == encoder(data[0]).info["edge_sets"]
     assert encoder.inputs() == {
         "sets": {
             "item": {"price": {"features": 1}, "x": {"features": 2}},
