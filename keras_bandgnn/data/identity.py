@@ -145,10 +145,11 @@ def refuse_leaks(
     rows = np.flatnonzero(leaked)
     if len(rows):
         k = rows[0]
+        item = "node" if pairs.edge_set is None else "row"
         links = " (or its reverse, or an edge of another type)" if undirected else ""
         raise ValueError(
             f"Expected {expected}. Received: {len(rows)} of {len(pairs)} pairs that "
-            f"are, the first from node {pairs.senders[k]} to {pairs.receivers[k]} of "
+            f"are, the first from {item} {pairs.senders[k]} to {pairs.receivers[k]} of "
             f"type {pairs.types[k]}{links}. {advice}"
         )
 

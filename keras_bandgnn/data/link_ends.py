@@ -211,6 +211,11 @@ class LinkEnds:
             end: np.sort(nodes[nodes >= 0]) for end, nodes in self._by_row.items()
         }
 
+    @property
+    def joins_two_sets(self) -> bool:
+        """Return whether senders and receivers are of different node sets."""
+        return self.edge_set is not None and self.edge_set[0] != self.edge_set[2]
+
     def read(self, name: str, pairs, num_types: int | None = None) -> NodePairs:
         """Return pairs numbered as the nodes of the graph, or raise a ValueError.
 

@@ -92,6 +92,9 @@ def split_links(
     valid, test = fraction("valid", valid), fraction("test", test)
     rng = np.random.default_rng(seed_number("seed", seed))
     together = optional(boolean, "undirected", undirected) is not False
+    if ends.joins_two_sets:
+        # The reverse of a pair is none of the edge set.
+        undirected = False
     supervised = optional(fraction, "supervised", supervised)
     if valid + test >= 1:
         raise ValueError(

@@ -27,7 +27,8 @@ from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 _ADVICE = (
     "Split the edges with split_links, which keeps all edges of two nodes in one part. "
-    "If pairs and their reverse are facts of their own, pass undirected=False."
+    "If pairs and their reverse are facts of their own, or edges of other edge sets "
+    "between the two nodes may stay, pass undirected=False."
 )
 
 
@@ -112,7 +113,7 @@ class GraphPairs:
         Args:
             known_pairs: The argument `known`.
         """
-        if self.num_relations is None:
+        if self.num_relations is None or self.ends.edge_set is not None:
             return self.read("known", known_pairs)
         types = int(self.graph.edge_type.max(initial=-1)) + 1
         types = max(self.num_relations, types)

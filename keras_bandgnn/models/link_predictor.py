@@ -61,8 +61,8 @@ class LinkPredictor(Task):
         activation: Activation of that layer.
         symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse.
         edge_set: (source set, relation, target set) of pairs in graphs with node sets.
-            Pairs are then numbered as the rows of the two sets, negatives and `rank`
-            compare nodes of these sets alone, and edges of other sets carry messages.
+            They are then rows of these sets, negatives and `rank` compare nodes of the
+            sets alone, and `"distmult"` and `"complex"` have num_relations=1.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -117,8 +117,8 @@ class LinkPredictor(Task):
         one_of("head", head, SCORES)
         self.objective = one_of("objective", objective, OBJECTIVES)
         self.edge_set = edge_set_name(edge_set)
-        if self.edge_set is not None and num_relations is not None:
-            refuse("num_relations", "None with `edge_set`", num_relations)
+        if self.edge_set is not None and num_relations not in (None, 1):
+            refuse("num_relations", "None or 1 with `edge_set`", num_relations)
         softmax = self.objective == "softmax"
         self.labels = ClassLabels() if softmax else TargetLabels(1)
         # === Layers ===
@@ -450,7 +450,7 @@ class LinkPredictor(Task):
         """Return the `GraphPairs` of a graph, which converts and checks pairs."""
         relations = self.head.num_relations
         if optional(boolean, "undirected", undirected) is None:
-            undirected = relations is None
+            undirected = relations is None or self.edge_set is not None
         options = undirected, self.preprocessor, self.edge_set
         return GraphPairs(graph, relations, *options)
 

@@ -282,6 +282,23 @@ def test_tables_that_do_not_link_are_refused(path, value, message):
         kb.data.link_tables(**without)
 
 
+@pytest.mark.parametrize("kind", ["Int64", "string", "object", "float64"])
+def test_missing_keys_of_data_frames_have_no_edge(kind):
+    pandas = pytest.importorskip("pandas")
+    missing = float("nan") if kind == "float64" else pandas.NA
+    key = {"string": "a"}.get(kind, 2)
+    users = pandas.DataFrame({"id": pandas.array([key], dtype=kind)})
+    cards = pandas.DataFrame({"of": pandas.array([missing, key, missing], dtype=kind)})
+    item = kb.data.link_tables(
+        {"user": users, "card": cards}, {"user": "id"}, {("card", "of", "user"): "of"}
+    )
+    ends = item["edges"]["card", "of", "user"]["edge_index"]
+    np.testing.assert_array_equal(ends, [[1], [0]])
+    twice = pandas.DataFrame([[1, 2]], columns=["id", "id"])
+    with pytest.raises(ValueError, match="each column once"):
+        kb.data.link_tables({"user": twice}, {"user": "id"}, {})
+
+
 def test_graphs_are_the_same_if_their_tables_and_edges_are():
     first = made(0)
     order = np.random.default_rng(0).permutation(first.num_nodes)

@@ -82,7 +82,7 @@ def as_rows(pairs):
 
 
 @pytest.mark.parametrize("permuted", [False, True])
-@pytest.mark.parametrize("undirected", [None, False])
+@pytest.mark.parametrize("undirected", [None, False, True])
 @pytest.mark.parametrize("supervised", [None, 0.5])
 def test_splits_have_rows_and_no_message_gives_a_pair_away(
     permuted, undirected, supervised
@@ -164,12 +164,20 @@ def test_negatives_are_free_pairs_of_the_two_sets(kind, replace):
         assert drawn & rows_of(graph, ("user", "views", "item"))
 
 
-@pytest.mark.parametrize("head", ["dot", "bilinear", "mlp"])
+@pytest.mark.parametrize("head", ["dot", "bilinear", "mlp", "distmult", "complex"])
 def test_ranks_are_those_of_a_loop_over_the_set(head):
     graph = shop(permuted=True)
     split = split_links(graph, edge_set=BUYS)
-    task = predictor(head)
-    task.fit(split.train, split.train_pairs, epochs=2, verbose=0)
+    options = {"num_relations": 1} if head in ("distmult", "complex") else {}
+    task = predictor(head, **options)
+    task.fit(
+        split.train,
+        split.train_pairs,
+        known=split.known,
+        validation_pairs=split.valid_pairs,
+        epochs=2,
+        verbose=0,
+    )
     table = task.predict(
         split.train, np.stack(np.indices((USERS, ITEMS)).reshape(2, -1), axis=1)
     ).reshape(USERS, ITEMS)

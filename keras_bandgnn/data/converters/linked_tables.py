@@ -96,6 +96,9 @@ def link_tables(
 def _columns(what: str, table: Any) -> dict[str, list]:
     """Return the columns of a table as lists."""
     if hasattr(table, "columns") and hasattr(table, "iloc"):
+        names = [str(name) for name in table.columns]
+        if len({*names}) < len(names):
+            refuse(what, "a data frame with each column once", names)
         return {str(name): table[name].tolist() for name in table.columns}
     instance(what, table, Mapping, "a data frame, or a dict of columns")
     columns = {name: list(values) for name, values in table.items()}
@@ -128,7 +131,8 @@ def _rows(what: str, name: str, values: list, numbers: Mapping) -> list[int | No
     rows = []
     for value in values:
         # NaN, None and NA of pandas.
-        missing = value is None or value != value or type(value).__name__ == "NAType"
+        is_na = value is None or type(value).__name__ == "NAType"
+        missing = is_na or value != value
         if not missing and value not in numbers[name]:
             raise ValueError(
                 f"Expected keys of {name!r} in {what}. Received: {shown(value)}, which "
