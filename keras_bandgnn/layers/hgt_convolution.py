@@ -197,9 +197,12 @@ class HGTConvolution(BatchLayer):
         sender, kind = (
             ops.convert_to_tensor(edge[name]) for name in ("sender", "type")
         )
-        size, blocks = block_rows(ops.shape(kind)[1], self.num_edge_types, width)
-        if not is_portable() and isinstance(total, int) and total > size * blocks:
-            return typed_senders(edge, num_senders, self.num_edge_types, width)
+        num_edges = ops.shape(kind)[1]
+        # Other runtimes may have no sort, and TensorFlow may trace without sizes.
+        if not is_portable() and isinstance(total, int) and isinstance(num_edges, int):
+            size, blocks = block_rows(num_edges, self.num_edge_types, width)
+            if total > size * blocks:
+                return typed_senders(edge, num_senders, self.num_edge_types, width)
         shift, scale = [0] * self.num_edge_types, [1] * self.num_edge_types
         first = begin = 0
         for size, types in zip(sizes, sources, strict=True):
