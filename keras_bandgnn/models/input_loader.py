@@ -68,8 +68,7 @@ def input_loader(
 def _lay_out_transposes(loader: Loader) -> None:
     """Let the one batch of a whole graph have the transposes that gradients read.
 
-    Many small graphs change from batch to batch, and the device sorts their edges in
-    less time than the host.
+    Batches of many graphs have none: the host would lay them out anew for each batch.
 
     Args:
         loader: The loader to train on.
