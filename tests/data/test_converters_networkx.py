@@ -5,11 +5,13 @@ from hypothesis import given, settings
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import from_sets
+from keras_bandgnn.preprocessing import NodeSetEncoder
 
 nx = pytest.importorskip("networkx")
 
 from keras_bandgnn.data.converters.networkx_graphs import (  # noqa: E402
     from_networkx,
+    networkx_tables,
     to_networkx,
 )
 
@@ -192,6 +194,34 @@ def test_undirected_edges_between_sets_have_an_edge_set_for_each_direction():
     assert from_networkx(double, **ATTRIBUTES).num_edges == graph.num_edges + 2
     without = from_networkx(market(nx.Graph()), node_set="kind", edge=["stars"])
     assert without.info["edge_sets"][0] == ["item", "to", "user"]
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph])
+def test_tables_of_numbers_are_those_of_the_graph(kind):
+    net = market(kind())
+    for _, _, attributes in net.edges(data=True):
+        attributes.setdefault("stars", 0)
+    net.graph["year"] = 1999
+    tables = networkx_tables(net, **ATTRIBUTES)
+    assert_same(from_sets(**tables), from_networkx(net, **ATTRIBUTES))
+    with pytest.raises(ValueError, match="'sort'.*Received: None for node 'ann'"):
+        networkx_tables(net, "sort")
+
+
+def test_an_encoder_learns_strings_and_missing_attributes():
+    net = market(nx.Graph())
+    net.nodes["ann"]["town"] = "Bonn"
+    net.nodes["bob"]["town"] = "Ulm"
+    net.add_node("eve", kind="user", town="Rome", label=1)
+    net.edges["ann", "pen"]["paid"] = "cash"
+    encoder = NodeSetEncoder().adapt([networkx_tables(net, **ATTRIBUTES)])
+    graph = encoder(networkx_tables(net, **ATTRIBUTES))
+    assert graph.sets["user"]["town"].tolist() == [1, 3, 2]
+    assert graph.sets["user"]["age"][2] == 0  # the mean
+    assert sorted(graph.edge["paid"].tolist()) == [0] * 5 + [1, 1]
+    assert graph.label.tolist() == [-1, 1, 0, 1]
+    net.nodes["ann"]["town"] = "Oslo"
+    assert encoder(networkx_tables(net, **ATTRIBUTES)).sets["user"]["town"][0] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from converter_graphs import assert_same, make_sets
 
-from keras_bandgnn.data import from_graph_tensor, from_sets, to_graph_tensor
+from keras_bandgnn.data import (
+    from_graph_tensor,
+    from_sets,
+    graph_tensor_tables,
+    to_graph_tensor,
+)
+from keras_bandgnn.preprocessing import NodeSetEncoder
 
 SCHEMA = """
 context { features { key: "year" value { dtype: DT_INT64 } } }
@@ -157,6 +163,26 @@ def test_examples_and_tensors_of_tensorflow():
         from_graph_tensor(parts)
 
 
+def test_an_encoder_learns_strings(tmp_path):
+    (tables,) = graph_tensor_tables(EXAMPLE, SCHEMA, label=LABEL)
+    assert_same(from_sets(**tables), expected())
+    text = 'features { key: "town" value { dtype: DT_STRING } }'
+    schema = SCHEMA.replace('key: "author" value {', 'key: "author" value {' + text)
+    example = {**EXAMPLE, "nodes/author.town": [b"Bonn", "Zürich".encode()]}
+    (tables,) = graph_tensor_tables(example, schema, label=LABEL)
+    assert tables["nodes"]["author"]["town"] == ["Bonn", "Zürich"]
+    encoder = NodeSetEncoder().adapt([tables])
+    assert encoder(tables).sets["author"]["town"].tolist() == [1, 2]
+    # No author there.
+    some = {k: v for k, v in example.items() if not k.startswith("nodes/author")}
+    some = {k: v for k, v in some.items() if not k.startswith("edges/writes")}
+    (tables,) = graph_tensor_tables(some, schema, label=LABEL)
+    assert encoder(tables).sets["author"]["town"].shape == (0,)
+    long = change(("node_sets", "author", "features", "x"), ["a", "b", "c"])()
+    with pytest.raises(ValueError, match=r"of shape \[2\]"):
+        graph_tensor_tables(long)
+
+
 def test_components_are_graphs():
     two = pieces()
     for name, sizes in (("author", [0, 2]), ("paper", [1, 2])):
@@ -221,7 +247,7 @@ def change(path, value):
         (
             change(("node_sets", "author", "features", "x"), [b"a", b"b"]),
             {},
-            "Map strings to ids",
+            "graph_tensor_tables",
         ),
         (change(("edge_sets", "writes", "sizes"), [2]), {}, r"'share'.*shape \[2\]"),
         (change(("edge_sets", "cites", "sizes"), [2]), {}, "ids of 2 nodes"),

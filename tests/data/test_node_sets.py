@@ -41,6 +41,7 @@ def made(seed=0, **options):
 
 def assert_same(a, b):
     assert a.num_nodes == b.num_nodes and dict(a.info) == dict(b.info)
+    assert a.label_level == b.label_level
     for name in ("senders", "receivers", "edge_type", "label"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     tables = [(a.node, b.node), (a.edge, b.edge)]
@@ -79,6 +80,25 @@ def test_nodes_follow_one_another_by_set_and_edges_by_edge_set():
     }
 
 
+def test_labels_may_be_those_of_an_edge_set():
+    to = ("b", "to", "a")
+    ends = {to: [[0, 1], [2, 0]], ("a", "by", "a"): [[1], [2]]}
+    nodes = {"b": {"x": [[1.0], [2.0]]}, "a": 3}
+    graph = from_sets(nodes, ends, label={to: [4, 5]}, reverse=True)
+    assert graph.label_level == "edge" and graph.label.tolist() == [
+        -1,
+        -1,
+        -1,
+        -1,
+        4,
+        5,
+    ]
+    assert [*to_sets(graph)["label"]] == [to]
+    assert_same(from_sets(**to_sets(graph)), graph)
+    numbers = from_sets(nodes, ends, label={to: [0.5, 1.5]})
+    np.testing.assert_array_equal(numbers.label, np.float32([np.nan, 0.5, 1.5]))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -93,6 +113,7 @@ def test_nodes_follow_one_another_by_set_and_edges_by_edge_set():
         ({"label": {"c": [0]}}, "node sets of \\['a', 'b'\\] in label"),
         ({"label": {"a": [0]}}, "to have 3 rows"),
         ({"label": {"a": [0, 1, 2], "b": [0, 1]}}, "labels of one node set"),
+        ({"label": {("a", "to", "b"): [0]}}, "edge sets of \\[\\] in label"),
         ({"reverse": 1}, "reverse"),
     ],
 )
@@ -180,7 +201,13 @@ def test_hetero_data_has_labels_of_one_set_or_of_the_graph():
 def test_hetero_data_comes_back():
     pytest.importorskip("torch_geometric")
     graph = made(4)
-    for label in ({}, {"label": 1.5, "label_level": "graph"}):
+    edges = np.where(np.arange(graph.num_edges) < 7, 1, -1)
+    edges[graph.edge_type != 0] = -1
+    for label in (
+        {},
+        {"label": 1.5, "label_level": "graph"},
+        {"label": edges, "label_level": "edge"},
+    ):
         graph = graph.replace(**label)
         data = kb.data.to_pyg(graph)
         assert {*data.node_types} == {"author", "venue", "paper"}

@@ -77,6 +77,17 @@ def parts(kind):
             inputs, WIDTH, num_layers=2, num_edge_types=2, norm=None
         )
         plan = Plan(Segment())
+    elif kind.startswith("sets_"):
+        # Weights by type of edge and by node set.
+        backbones = {
+            "sets_sage": (kb.models.SAGEBackbone, {"type_reduce": "mean"}),
+            "sets_gat": (kb.models.GATBackbone, {"type_reduce": "sum"}),
+            "sets_hgt": (kb.models.HGTBackbone, {}),
+        }
+        cls, options = backbones[kind]
+        options |= {"num_edge_types": 2, "norm": None}
+        backbone = cls(inputs, WIDTH, num_layers=2, **options)
+        plan = Plan(Segment())
     elif kind == "gps":
         # Batch statistics of the nodes of all devices, also where computed again.
         backbone = kb.models.GPSBackbone(

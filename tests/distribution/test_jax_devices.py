@@ -46,6 +46,7 @@ def run_close(*cases):
 def test_steps_of_further_models_are_those_of_one_device():
     run_close("full:mixed", "blocks:mixed", "gps:data")
     run_close("sets:data", "ggnn_sets:mixed")
+    run_close("sets_sage:data", "sets_gat:data", "sets_hgt:data")
 
 
 @on_jax

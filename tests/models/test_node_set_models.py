@@ -298,6 +298,29 @@ def test_tables_are_encoded_by_set_and_kept_in_presets(tmp_path):
     np.testing.assert_allclose(loaded.predict([frame])[0], before[0], atol=1e-5)
 
 
+def test_edges_of_one_edge_set_have_labels():
+    buys, data = ("user", "buys", "item"), rows()
+    stars = np.arange(np.shape(data["edges"][buys]["edge_index"])[1]) % 3
+    encoder = NodeSetEncoder(reverse=True).adapt([data])
+    backbone = small(
+        kb.models.RGCNBackbone,
+        inputs=encoder.inputs(),
+        num_edge_types=encoder.num_edge_types,
+    )
+    task = kb.models.EdgeClassifier(backbone, 3, GraphPreprocessor([encoder]))
+    task.fit([{**data, "label": {buys: stars}}], epochs=1, verbose=0)
+    logits = task.predict([data])[0]
+    rated = encoder(data).edge_type == encoder.edge_types().index(buys)
+    assert rated.sum() == len(stars) < len(logits)
+    shifted = np.float64(logits[rated])
+    shifted -= shifted.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[range(len(stars)), stars]
+    scores = task.evaluate(
+        [{**data, "label": {buys: stars}}], verbose=0, return_dict=True
+    )
+    assert abs(scores["loss"] - losses.mean()) < 1e-5
+
+
 def test_the_encoder_refuses_what_it_did_not_learn():
     encoder = NodeSetEncoder().adapt([rows()])
     data = rows(1)

@@ -73,19 +73,70 @@ def from_graph_tensor(
     (5, [['user', 'buys', 'item']])
     """
     boolean("reverse", reverse)
+    parts = _arguments(tensor, schema, label)
+    graphs = [from_sets(**part, reverse=reverse) for part in parts]
+    return graphs[0] if len(graphs) == 1 else graphs
+
+
+def graph_tensor_tables(
+    tensor: Any,
+    schema: Schema | str | os.PathLike | None = None,
+    *,
+    label: tuple[str, ...] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the tables of a graph of TF-GNN, for a `NodeSetEncoder`.
+
+    They are those of `from_graph_tensor`, but features may also be strings: the encoder
+    learns them, and its presets read the tables of new tensors.
+
+    Args:
+        tensor: See `from_graph_tensor`.
+        schema: See `from_graph_tensor`.
+        label: See `from_graph_tensor`.
+
+    Returns:
+        A dict of the arguments of `from_sets` for each component, items of the encoder.
+
+    Raises:
+        ValueError: As for `from_graph_tensor`.
+
+    Example:
+    >>> buys = {"source": ("user", [0, 1]), "target": ("item", [2, 0])}
+    >>> tensor = {
+    ...     "node_sets": {
+    ...         "user": {"sizes": [2], "features": {"town": [b"Bonn", b"Ulm"]}},
+    ...         "item": {"sizes": [3]},
+    ...     },
+    ...     "edge_sets": {"buys": {"sizes": [2], "adjacency": buys}},
+    ... }
+    >>> (item,) = graph_tensor_tables(tensor)
+    >>> item["nodes"]
+    {'user': {'town': ['Bonn', 'Ulm']}, 'item': 3}
+    """
+    return _arguments(tensor, schema, label, text=True)
+
+
+def _arguments(
+    tensor: Any, schema: Any, label: Any, text: bool = False
+) -> list[dict[str, Any]]:
+    """Return the arguments of `from_sets` of each component."""
     label = _checked_label(label)
     if schema is not None:
         read = not isinstance(schema, Mapping)
         schema = read_graph_schema(schema) if read else checked_schema(schema)
     pieces = _pieces(tensor, schema)
-    nodes = {
-        name: _Piece(f"node set {name!r}", piece, schema and schema["node_sets"][name])
-        for name, piece in _sets("node_sets", pieces, schema)
-    }
-    edges = {
-        name: _Piece(f"edge set {name!r}", piece, schema and schema["edge_sets"][name])
-        for name, piece in _sets("edge_sets", pieces, schema)
-    }
+    nodes, edges = (
+        {
+            name: _Piece(
+                f"{kind} set {name!r}",
+                piece,
+                schema and schema[f"{kind}_sets"][name],
+                text,
+            )
+            for name, piece in _sets(f"{kind}_sets", pieces, schema)
+        }
+        for kind in ("node", "edge")
+    )
     counts = {p.what: len(p.sizes) for p in (*nodes.values(), *edges.values())}
     if len(set(counts.values())) != 1:
         refuse("tensor", "node sets with as many sizes as there are components", counts)
@@ -93,9 +144,9 @@ def from_graph_tensor(
     context = {"sizes": [1] * count, **(pieces.get("context") or {})}
     context = _Piece("the context", context, schema and schema["context"])
     adjacency = {name: _adjacency(piece, nodes) for name, piece in edges.items()}
-    graphs = []
+    parts = []
     for k in range(count):
-        arguments = {
+        part = {
             "nodes": {name: piece.rows(k) for name, piece in nodes.items()},
             "edges": {
                 (source, name, target): {
@@ -106,8 +157,8 @@ def from_graph_tensor(
             },
             "context": {name: rows[0] for name, rows in context.rows(k).items()},
         }
-        graphs.append(from_sets(**_arguments(arguments, nodes, label, k, reverse)))
-    return graphs[0] if count == 1 else graphs
+        parts.append(_with_label(part, nodes, label, k))
+    return parts
 
 
 class _Piece:
@@ -117,10 +168,13 @@ class _Piece:
         what: Name for errors.
         piece: `{"sizes": ..., "features": ...}`.
         schema: The features to read; all if None.
+        text: Whether features may be strings.
     """
 
-    def __init__(self, what: str, piece: Any, schema: Mapping | None):
-        self.what, self.piece = what, mapping(what, piece)
+    def __init__(
+        self, what: str, piece: Any, schema: Mapping | None, text: bool = False
+    ):
+        self.what, self.piece, self.text = what, mapping(what, piece), text
         if "sizes" not in piece:
             refuse(what, "a dict with `sizes`", sorted(piece))
         sizes = piece["sizes"]
@@ -155,10 +209,7 @@ class _Piece:
             values = values.values
         array = as_numpy(values)
         if not isinstance(array, np.ndarray):
-            text = np.asarray(values, object).reshape(-1)[:1].tolist()
-            is_text = text and isinstance(text[0], str | bytes)
-            advice = "Map strings to ids of a vocabulary." if is_text else _RAGGED
-            refuse(what, "numbers of one shape", values, advice)
+            return self._strings(what, values)
         if feature is None:
             shape = array.shape[1:]
         else:
@@ -171,6 +222,19 @@ class _Piece:
             refuse(what, f"of shape {list(expected)}", array)
         return array.reshape(expected)
 
+    def _strings(self, what: str, values: Any) -> list[str]:
+        """Return a feature of strings as a list."""
+        array = np.asarray(values, object)
+        is_text = all(isinstance(value, str | bytes) for value in array.reshape(-1))
+        if not is_text or not array.size:
+            refuse(what, "numbers of one shape", values, _RAGGED)
+        if not self.text:
+            advice = "Read strings by `graph_tensor_tables` and a NodeSetEncoder."
+            refuse(what, "numbers of one shape", values, advice)
+        if array.shape != (self.total,):
+            refuse(what, f"of shape {[self.total]}", values)
+        return [text.decode() if isinstance(text, bytes) else text for text in array]
+
     def rows(self, component: int) -> dict[str, np.ndarray]:
         """Return the features of a component."""
         first = self.first[component]
@@ -178,16 +242,15 @@ class _Piece:
         return {name: rows[first:last] for name, rows in self.features.items()}
 
 
-def _arguments(
+def _with_label(
     arguments: dict[str, Any],
     nodes: Mapping[str, _Piece],
     label: tuple[str, ...] | None,
     component: int,
-    reverse: bool,
 ) -> dict[str, Any]:
     """Return the arguments of `from_sets` of a component, with label and masks."""
     tables, context = arguments["nodes"], arguments["context"]
-    arguments |= {"reverse": reverse, "node": {}}
+    arguments["node"] = {}
     if label is not None:
         level, *path = label
         table = context if level == "context" else tables.get(path[0], {})

@@ -15,12 +15,12 @@ from keras_bandgnn.optional import optional_import
 def set_arguments(data: Any) -> dict[str, Any]:
     """Return the arguments of `from_sets` for a `HeteroData`.
 
-    `y` of a node set is its label, `y` of the whole the label of the graph, and masks
-    such as `train_mask` belong to all nodes; other tensors with a row for each node or
-    edge are features.
+    `y` of a node set or edge set is its label, `y` of the whole the label of the graph,
+    and masks such as `train_mask` belong to all nodes; other tensors with a row for
+    each node or edge are features.
 
     Raises:
-        ValueError: If a tensor has other rows, or several node sets have `y`.
+        ValueError: If a tensor has other rows, or several sets have `y`.
     """
     having("data", data, "metadata", "a HeteroData of torch_geometric")
     nodes: dict[str, Any] = {}
@@ -35,21 +35,21 @@ def set_arguments(data: Any) -> dict[str, Any]:
         if "y" in values:
             labels[name] = values.pop("y")
         nodes[name] = values or count
-    if len(labels) > 1:
-        raise ValueError(
-            f"Expected `y` in one node set of the HeteroData. Received: {[*labels]}. "
-            f"Delete the others: del data[{[*labels][-1]!r}].y."
-        )
     for key in data.edge_types:
         store = data[key]
         if store.get("edge_index") is None:
             refuse(f"data[{key!r}]", "an `edge_index`", sorted(store.keys()))
         count = store.edge_index.shape[1]
         ends = as_numpy(store.edge_index)
-        edges[tuple(key)] = {
-            "edge_index": ends,
-            **_arrays(f"data[{key!r}]", store, count, ("edge_index",)),
-        }
+        values = _arrays(f"data[{key!r}]", store, count, ("edge_index",))
+        if "y" in values:
+            labels[tuple(key)] = values.pop("y")
+        edges[tuple(key)] = {"edge_index": ends, **values}
+    if len(labels) > 1:
+        raise ValueError(
+            f"Expected `y` in one set of the HeteroData. Received: {[*labels]}. "
+            f"Delete the others: del data[{[*labels][-1]!r}].y."
+        )
     context, info = {}, {}
     for key, value in data.to_dict().get("_global_store", {}).items():
         array = as_numpy(value)
@@ -102,8 +102,8 @@ def from_hetero_data(data: Any) -> Graph:
 def to_hetero_data(graph: Graph) -> Any:
     """Convert a graph with node sets to a `HeteroData`.
 
-    Features keep their names, integers become int64. Labels of nodes become `y` of
-    their set, that of the graph `y` of the whole.
+    Features keep their names, integers become int64. Labels of nodes or edges become
+    `y` of their set, that of the graph `y` of the whole.
 
     Args:
         graph: A graph with node sets, such as those of `from_sets`.

@@ -54,12 +54,7 @@ def columns_of(
 ) -> dict[str, np.ndarray]:
     """Return an array per attribute of nodes or edges."""
     if keys is None:
-        keys = dict.fromkeys(
-            key
-            for row in rows
-            for key, value in row.items()
-            if not is_of_format(kind, key, value)
-        )
+        keys = _names(kind, rows)
     columns = {}
     for key in keys if rows else ():
         values = [row.get(key) for row in rows]
@@ -72,6 +67,29 @@ def columns_of(
             _explain(kind, key, names, values)
         columns[key] = array
     return columns
+
+
+def values_of(
+    kind: str, names: list, rows: Sequence[Mapping]
+) -> dict[str, list | np.ndarray]:
+    """Return a list per attribute of nodes or edges, with None where it is missing.
+
+    Labels and masks are arrays, as those of `columns_of`.
+    """
+    keys = _names(kind, rows)
+    columns = {key: [row.get(key) for row in rows] for key in keys}
+    fixed = [k for k, values in columns.items() if k == "label" or is_mask(k, values)]
+    return {**columns, **columns_of(kind, names, rows, fixed)}
+
+
+def _names(kind: str, rows: Sequence[Mapping]) -> Iterable[str]:
+    """Return the names of the attributes that are no part of a form of files."""
+    return dict.fromkeys(
+        key
+        for row in rows
+        for key, value in row.items()
+        if not is_of_format(kind, key, value)
+    )
 
 
 def _numbers(value: Any) -> np.ndarray | None:

@@ -18,6 +18,7 @@ from keras_bandgnn.data.converters.networkx_attributes import (
     attribute_rows,
     columns_of,
     graph_attributes,
+    values_of,
 )
 from keras_bandgnn.data.converters.node_sets import (
     from_sets,
@@ -148,7 +149,7 @@ def _graph_with_sets(
         names = {key for row in attribute_rows(graph, level) for key in row}
         if absent := [key for key in keys[level] or () if key not in names]:
             refuse(level, f"attributes among {sorted(map(str, names))}", absent)
-    parts, order = set_arguments(graph, node_set, edge_set, columns)
+    parts, order = _set_arguments(graph, node_set, edge_set, columns)
     fields, context, info = graph_attributes(graph.graph, keys["context"])
     has_label = {"graph": "label" in fields, "node": bool(parts["label"])}
     label_level_of("the attribute", has_label)
@@ -173,7 +174,49 @@ def _graph_with_sets(
     return out.replace(**fields) if fields else out
 
 
-def set_arguments(
+def networkx_tables(
+    graph: Any, node_set: str, edge_set: str | None = None
+) -> dict[str, Any]:
+    """Return the tables of a networkx graph with node sets, for a `NodeSetEncoder`.
+
+    Sets, edge sets, the order of nodes and `label` are those of `from_networkx` with
+    `node_set`, but attributes may also be strings, and may be missing from some nodes
+    or edges: the encoder learns them, and its presets read the tables of new graphs.
+
+    Args:
+        graph: See `from_networkx`.
+        node_set: Node attribute that names the set of a node, such as `"kind"`.
+        edge_set: Edge attribute that names the relation, `"to"` for edges without one.
+
+    Returns:
+        A dict of the arguments of `from_sets`, an item of the encoder. Columns are
+        lists with None where an attribute is missing.
+
+    Raises:
+        ValueError: If a node has no set, or a label is not numeric.
+
+    Example:
+    >>> import networkx  # doctest: +SKIP
+    >>> net = networkx.Graph()  # doctest: +SKIP
+    >>> net.add_node("Ann", kind="author", town="Bonn")  # doctest: +SKIP
+    >>> net.add_node("Graphs", kind="paper")  # doctest: +SKIP
+    >>> net.add_edge("Ann", "Graphs", relation="writes")  # doctest: +SKIP
+    >>> networkx_tables(net, "kind", "relation")["nodes"]  # doctest: +SKIP
+    {'author': {'town': ['Bonn']}, 'paper': 1}
+    """
+    having("graph", graph, "nodes", "a graph of networkx")
+    string("node_set", node_set)
+    parts, _ = _set_arguments(graph, node_set, edge_set, values_of)
+    fields, context, info = graph_attributes(graph.graph, None)
+    info.pop(EDGE_SETS, None)
+    if "label" in fields:
+        label_level_of("the attribute", {"graph": True, "node": bool(parts["label"])})
+        parts["label"] = fields["label"]
+    parts |= {"context": context, "info": info}
+    return {k: v for k, v in parts.items() if k in ("nodes", "edges") or np.size(v)}
+
+
+def _set_arguments(
     graph: Any,
     node_set: str,
     edge_set: str | None,
@@ -186,7 +229,7 @@ def set_arguments(
         node_set: See `from_networkx`.
         edge_set: See `from_networkx`.
         columns: Function of the level, and of the names and attributes of some nodes or
-            edges, that returns their columns.
+            edges, that returns their columns: `columns_of` or `values_of`.
 
     Returns:
         `nodes`, `edges`, `node` (the masks) and `label`, which may be empty; and the

@@ -33,9 +33,9 @@ def from_sets(
         edges: None, or (source set, relation, target set) -> the ends of its edges, int
             [2, E], numbers of nodes within their sets; or a dict with `edge_index` and
             features of the edges, which are 0 in edge sets that lack them.
-        label: Node set -> labels of its nodes, [rows, ...], for one set. Nodes of the
-            others have no label: -1 among classes, NaN among numbers. What is no dict
-            is the label of the graph.
+        label: Node set -> labels of its nodes, [rows, ...], or edge set -> labels of
+            its edges, for one set. Others have no label: -1 among classes, NaN among
+            numbers. What is no dict is the label of the graph.
         node: Feature that several sets share -> node set -> its rows, such as masks.
             Nodes of other sets have 0.
         reverse: Whether to add, for each edge set, the edges in the other direction,
@@ -69,18 +69,6 @@ def from_sets(
     columns = {"set": np.arange(len(counts)).repeat(counts), "set_row": rows}
     for name, values in (optional(mapping, "node", node) or {}).items():
         columns[name] = _spread(f"node[{name!r}]", values, sizes, 0)
-    targets = None
-    level = "graph"
-    if isinstance(label, Mapping):
-        level = "node"
-        if len(mapping("label", label)) != 1:
-            expected = "the labels of one node set, {'author': y}"
-            refuse("label", expected, sorted(label), "Leave out the others.")
-        (values,) = label.values()
-        is_class = np.asarray(as_numpy(values)).dtype.kind in "iub"
-        targets = _spread("label", label, sizes, -1 if is_class else np.nan)
-    elif label is not None:
-        targets = label
     parts = {}
     for key, value in edges.items():
         parts[key] = _edges(key, value, sizes)
@@ -90,16 +78,17 @@ def from_sets(
             refuse("edges", f"no edge set {back} with reverse=True", sorted(edges))
         ends, features = parts[source, relation, target]
         parts[back] = ends[::-1], features
-    first = dict(zip(sizes, firsts.tolist(), strict=True))
     keys = sorted(parts)
+    num_edges = {key: parts[key][0].shape[1] for key in keys}
+    targets, level = _targets(label, sizes, num_edges)
+    first = dict(zip(sizes, firsts.tolist(), strict=True))
     ends = [parts[s, r, t][0] + [[first[s]], [first[t]]] for s, r, t in keys]
     ends = np.concatenate(ends, axis=1) if ends else np.zeros((2, 0), np.int32)
-    num_edges = [parts[key][0].shape[1] for key in keys]
     return Graph(
         num_nodes=len(rows),
         senders=ends[0],
         receivers=ends[1],
-        edge_type=np.arange(len(keys)).repeat(num_edges),
+        edge_type=np.arange(len(keys)).repeat([*num_edges.values()]),
         node=columns,
         edge=_joined({key: parts[key] for key in keys}),
         context=context,
@@ -108,6 +97,23 @@ def from_sets(
         info={**(info or {}), EDGE_SETS: [list(key) for key in keys]},
         sets=tables,
     )
+
+
+def _targets(
+    label: Any, sizes: Mapping[str, int], num_edges: Mapping[EdgeSet, int]
+) -> tuple[Any, str]:
+    """Return the labels of a graph and their level; see `label` of `from_sets`."""
+    if not isinstance(label, Mapping):
+        return label, "graph"
+    if len(label) != 1:
+        expected = "the labels of one node set, {'author': y}, or of one edge set"
+        refuse("label", expected, sorted(map(str, label)), "Leave out the others.")
+    ((name, values),) = label.items()
+    is_class = np.asarray(as_numpy(values)).dtype.kind in "iub"
+    missing = -1 if is_class else np.nan
+    if isinstance(name, tuple):
+        return _spread("label", label, num_edges, missing), "edge"
+    return _spread("label", label, sizes, missing), "node"
 
 
 def _table(name: str, features: Any) -> dict[str, Any]:
@@ -125,19 +131,26 @@ def _table(name: str, features: Any) -> dict[str, Any]:
     return table
 
 
-def _spread(what: str, values: Mapping, sizes: Mapping[str, int], fill) -> np.ndarray:
-    """Return rows for all nodes, of those of some node sets; the others are `fill`."""
+def _spread(what: str, values: Mapping, sizes: Mapping[Any, int], fill) -> np.ndarray:
+    """Return rows of all sets, of those of some node or edge sets; others are `fill`.
+
+    Args:
+        what: Name for errors.
+        values: Node set or edge set -> its rows.
+        sizes: Number of rows of each set.
+        fill: 0, or the value of the other rows.
+    """
     parts = {}
-    for name, rows in mapping(what, values).items():
+    for name, rows in instance(what, values, Mapping, "a dict of sets").items():
         _check_known(what, name, sizes)
         parts[name] = np.asarray(as_numpy(rows))
         if parts[name].shape[:1] != (sizes[name],):
             raise ValueError(
                 f"Expected `{what}[{name!r}]` to have {sizes[name]} rows, one for each "
-                f"node of the set. Received: shape {parts[name].shape}."
+                f"row of the set. Received: shape {parts[name].shape}."
             )
     if not parts:
-        refuse(what, "rows of at least one node set", values)
+        refuse(what, "rows of at least one set", values)
     dtype = np.result_type(*parts.values(), *([] if fill == 0 else [np.int64(0)]))
     shape = next(iter(parts.values())).shape[1:]
     dtype = np.result_type(dtype, np.float32) if fill != fill else dtype
@@ -146,10 +159,11 @@ def _spread(what: str, values: Mapping, sizes: Mapping[str, int], fill) -> np.nd
     return np.concatenate(joined).astype(dtype)
 
 
-def _check_known(what: str, name: Any, sizes: Mapping[str, int]) -> None:
+def _check_known(what: str, name: Any, sizes: Mapping[Any, int]) -> None:
     if name not in sizes:
+        kind = "edge" if isinstance(name, tuple) else "node"
         raise ValueError(
-            f"Expected node sets of {sorted(sizes)} in {what}. Received: {name!r}."
+            f"Expected {kind} sets of {sorted(sizes)} in {what}. Received: {name!r}."
         )
 
 
@@ -216,14 +230,14 @@ def to_sets(graph: Graph) -> dict[str, dict]:
     """Return the arguments of `from_sets` that make this graph.
 
     Nodes that were dropped are left out, and the others keep their order within their
-    set. Labels are those of the nodes of sets that have one.
+    set. Labels are those of the nodes, or edges, of sets that have one.
 
     Args:
         graph: A graph with node sets.
 
     Returns:
         `{"nodes": ..., "edges": ..., "label": ..., "node": ...}`; the last two only if
-        there are labels of nodes, or features beside those of the sets.
+        there are labels of nodes or edges, or features beside those of the sets.
 
     Example:
     >>> graph = from_sets({"a": 2, "b": 1}, {("a", "to", "b"): [[1], [0]]})
@@ -247,8 +261,10 @@ def to_sets(graph: Graph) -> dict[str, dict]:
         },
         "edges": {},
     }
+    places = {}
     for kind, key in enumerate(edge_sets(graph)):
         here = graph.edge_type == kind
+        places[key] = np.flatnonzero(here)
         ends = np.stack([inside[graph.senders[here]], inside[graph.receivers[here]]])
         features = {name: values[here] for name, values in graph.edge.items()}
         out["edges"][key] = {"edge_index": ends, **features}
@@ -257,8 +273,9 @@ def to_sets(graph: Graph) -> dict[str, dict]:
         out["node"] = {
             k: {name: v[at] for name, at in members.items()} for k, v in shared.items()
         }
-    if graph.label is not None and graph.label_level == "node":
-        labelled = {name: graph.label[at] for name, at in members.items()}
+    if graph.label is not None and graph.label_level != "graph":
+        at = members if graph.label_level == "node" else places
+        labelled = {name: graph.label[rows] for name, rows in at.items()}
         missing = np.isnan if graph.label.dtype.kind == "f" else (lambda v: v < 0)
         some = {k: v for k, v in labelled.items() if not missing(v).all()}
         out["label"] = some or dict(list(labelled.items())[:1])
