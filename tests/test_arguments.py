@@ -28,6 +28,7 @@ NAMES = {id(value): name for name, value in PUBLIC.items()}
 # Keras takes these, and says what it takes.
 OF_KERAS = {
     "activation",
+    "embeddings_initializer",
     "args",
     "callbacks",
     "dtype",

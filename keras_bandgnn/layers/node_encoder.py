@@ -39,6 +39,8 @@ class NodeEncoder(keras.layers.Layer):
             for `{"ids": V}`, a list of integers for `{"columns": [...]}`. For graphs
             with node sets `{"sets": {set: inputs of that set}}`: each set's features
             have layers of their own.
+        embeddings_initializer: Initial values of the tables of ids and columns; those
+            of `keras.layers.Embedding` by default, within 0.05 of 0.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
@@ -63,10 +65,17 @@ class NodeEncoder(keras.layers.Layer):
     # What the features belong to, in errors; `EdgeReadout` encodes edges.
     level = "node"
 
-    def __init__(self, units: int, inputs: Mapping, **kwargs):
+    def __init__(
+        self,
+        units: int,
+        inputs: Mapping,
+        embeddings_initializer="uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
+        self.embeddings_initializer = initializer_of(embeddings_initializer)
         if not isinstance(inputs, Mapping):
             raise ValueError(
                 "Expected `inputs` to be a dict of node features, such as "
@@ -93,6 +102,7 @@ class NodeEncoder(keras.layers.Layer):
                     layer = NodeEncoder(
                         self.units,
                         features,
+                        self.embeddings_initializer,
                         dtype=self.dtype_policy,
                         # Unlike sets, parameters of torch have names without dots.
                         name=f"encode_set_{number}",
@@ -103,7 +113,12 @@ class NodeEncoder(keras.layers.Layer):
             if kind in ("ids", "columns"):
                 # The tables of columns are one after the other.
                 count = size if kind == "ids" else sum(size)
-                layer = keras.layers.Embedding(count, self.units, **options)
+                layer = keras.layers.Embedding(
+                    count,
+                    self.units,
+                    initializer_of(self.embeddings_initializer),
+                    **options,
+                )
             elif kind == "characters":
                 layer = CharacterEncoder(self.units, **options)
             elif kind == "eigenvectors":
@@ -379,6 +394,16 @@ class NodeEncoder(keras.layers.Layer):
         """[G, N, H]."""
         shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)
+
+
+def initializer_of(value):
+    """Return an initializer for one table; a name as it is.
+
+    An instance becomes one with a seed of its own, unless it has one.
+    """
+    if isinstance(value, str):
+        return value
+    return keras.initializers.get(value).clone()
 
 
 def _has_sets(spec) -> bool:

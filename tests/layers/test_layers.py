@@ -145,6 +145,25 @@ def test_ids_of_padding_do_not_count():
     assert not numpy(encoder({"subtoken": 0 * padded})).any()
 
 
+def test_tables_of_ids_begin_with_values_of_the_initializer():
+    """Of every table, with draws of its own, also in node sets and after loading."""
+    inputs = {"a": 500, "b": {"columns": [300, 300]}, "sets": {"u": {"c": 500}}}
+    normal = keras.initializers.RandomNormal(stddev=2.0)
+    for encoder in (NodeEncoder(8, inputs, normal), NodeEncoder(8, inputs)):
+        encoder = NodeEncoder.from_config(encoder.get_config())
+        encoder.build()
+        tables = [ops.convert_to_numpy(v) for v in encoder.trainable_variables]
+        assert len(tables) == 3
+        for table in tables:
+            if isinstance(encoder.embeddings_initializer, str):
+                assert 0.04 < np.abs(table).max() <= 0.05
+            else:
+                assert abs(table.std() - 2) < 0.15
+        assert not np.allclose(tables[0][:300], tables[1][:300])
+    with pytest.raises(ValueError, match="initializer"):
+        NodeEncoder(8, inputs, "nothing")
+
+
 def test_each_column_of_ids_has_a_table():
     encoder = NodeEncoder(4, {"atom": {"columns": [4, 2, 3]}})
     assert encoder.get_config()["inputs"] == {"atom": {"columns": [4, 2, 3]}}

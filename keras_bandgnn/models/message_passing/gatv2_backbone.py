@@ -25,7 +25,8 @@ class GATv2Backbone(MessagePassingBackbone):
         attention_dropout: Dropout rate of the attention weights.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, activation_first, remat`.
+            jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
+            embeddings_initializer`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.

@@ -24,7 +24,8 @@ class GINEBackbone(MessagePassingBackbone):
         train_epsilon: Whether the weight of a node's own state is learned.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, activation_first, remat`.
+            jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
+            embeddings_initializer`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`

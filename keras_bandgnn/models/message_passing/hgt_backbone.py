@@ -35,6 +35,8 @@ class HGTBackbone(MessagePassingBackbone):
         norm: As for `MessagePassingBackbone`.
         activation: As for `MessagePassingBackbone`.
         residual: As for `MessagePassingBackbone`.
+        embeddings_initializer: As for `MessagePassingBackbone`; by default a normal
+            distribution of standard deviation 1, as no norm follows.
         **kwargs: Options of `MessagePassingBackbone`: `dropout, input_dropout,
             feed_forward, jumping_knowledge, virtual_node, ego_separation,
             activation_first, remat`.
@@ -85,6 +87,7 @@ class HGTBackbone(MessagePassingBackbone):
         norm: str | None = None,
         activation="linear",
         residual: bool | str = False,
+        embeddings_initializer=None,
         **kwargs,
     ):
         if num_edge_types is None:
@@ -100,6 +103,11 @@ class HGTBackbone(MessagePassingBackbone):
             norm=norm,
             activation=activation,
             residual=residual,
+            embeddings_initializer=(
+                keras.initializers.RandomNormal(stddev=1.0)
+                if embeddings_initializer is None
+                else embeddings_initializer
+            ),
             **kwargs,
         )
         # === Config ===

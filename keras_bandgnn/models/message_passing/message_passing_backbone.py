@@ -86,6 +86,8 @@ class MessagePassingBackbone(Backbone):
             than after it.
         remat: Whether training computes the layers again for gradients, so that memory
             is that of one layer and the states between layers.
+        embeddings_initializer: Initial values of the embeddings of node features that
+            are ids, see `NodeEncoder`.
     """
 
     splits_sequences = False
@@ -115,6 +117,7 @@ class MessagePassingBackbone(Backbone):
         ego_separation: bool = False,
         activation_first: bool = False,
         remat: bool = False,
+        embeddings_initializer="uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -139,7 +142,9 @@ class MessagePassingBackbone(Backbone):
         self.remat = boolean("remat", remat)
         # === Layers ===
         width, policy = self.hidden_dim, self.dtype_policy
-        self.encoder = NodeEncoder(width, inputs, dtype=policy, name="node_encoder")
+        self.encoder = NodeEncoder(
+            width, inputs, embeddings_initializer, dtype=policy, name="node_encoder"
+        )
         edge_inputs = optional(mapping, "edge_inputs", edge_inputs)
         if edge_inputs and not self.reads_edge_states:
             raise ValueError(
@@ -447,6 +452,7 @@ class MessagePassingBackbone(Backbone):
     def get_config(self):
         """Return the arguments of the constructor."""
         edge_inputs = None if self.edge_encoder is None else self.edge_encoder.inputs
+        initializer = self.encoder.embeddings_initializer
         return {
             **super().get_config(),
             "inputs": self.encoder.inputs,
@@ -465,6 +471,7 @@ class MessagePassingBackbone(Backbone):
             "ego_separation": self.ego_separation,
             "activation_first": self.activation_first,
             "remat": self.remat,
+            "embeddings_initializer": initializer,
         }
 
 

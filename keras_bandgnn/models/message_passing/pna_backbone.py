@@ -47,7 +47,8 @@ class PNABackbone(MessagePassingBackbone):
             that of the graphs given to `fit`.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, activation_first, remat`.
+            jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
+            embeddings_initializer`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.

@@ -26,7 +26,8 @@ class RGCNBackbone(MessagePassingBackbone):
             None for full matrices.
         **kwargs: Options of `MessagePassingBackbone`: `norm, activation, dropout,
             input_dropout, residual, feed_forward, jumping_knowledge, virtual_node,
-            ego_separation, activation_first, remat`.
+            ego_separation, activation_first, remat,
+            embeddings_initializer`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"graph"`.
