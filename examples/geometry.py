@@ -2,7 +2,7 @@
 
 Uses synthetic structures: water molecules, and an argon crystal with a Lennard-Jones
 energy that is summed over the edges. Crystals and files are skipped if the extra `chem`
-(ASE, matscipy) is not installed.
+(ASE, vesin) is not installed.
 
     python examples/geometry.py
     python examples/geometry.py --short
@@ -131,7 +131,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     print("molecules:")
     molecules(options.short)
-    parts = {"crystals": ("matscipy", crystals), "files": ("ase", files)}
+    parts = {"crystals": ("vesin", crystals), "files": ("ase", files)}
     for name, (package, part) in parts.items():
         if importlib.util.find_spec(package) is None:
             print(f"{name}: skipped, {package} is not installed")

@@ -12,7 +12,7 @@ from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import files
 
 pytest.importorskip("ase")
-pytest.importorskip("matscipy")
+pytest.importorskip("vesin")
 import ase.build  # noqa: E402
 import ase.io  # noqa: E402
 from ase.calculators.emt import EMT  # noqa: E402

@@ -125,7 +125,7 @@ def test_saved_and_loaded(name, tmp_path):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_calculator_finds_the_same_edges(name):
     ase = pytest.importorskip("ase")
-    pytest.importorskip("matscipy")
+    pytest.importorskip("vesin")
     task = regressor(name, element_cutoffs=CUTOFFS)
     graph = cloud(cell=6.0 * np.eye(3), side=6.0)
     atoms = ase.Atoms(

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.every_backend(
 )
 
 ase = pytest.importorskip("ase")
-pytest.importorskip("matscipy")
+pytest.importorskip("vesin")
 
 BACKBONES = {
     "schnet": lambda: kb.models.SchNetBackbone(

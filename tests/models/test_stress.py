@@ -15,7 +15,7 @@ from keras_bandgnn.preprocessing import (
     RadiusGraph,
 )
 
-pytest.importorskip("matscipy")
+pytest.importorskip("vesin")
 
 # Agreement runs everywhere; backends share the rest.
 pytestmark = pytest.mark.every_backend("agree")

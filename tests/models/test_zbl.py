@@ -110,7 +110,7 @@ def test_forces_are_the_slope():
 
 
 def test_stresses_are_the_slope():
-    pytest.importorskip("matscipy")
+    pytest.importorskip("vesin")
     cell = np.diag([4.0, 4.1, 4.2])
     graph = structures(count=1, cell=cell, pbc=[1, 1, 1])[0]
     task = make(normalizer=None)

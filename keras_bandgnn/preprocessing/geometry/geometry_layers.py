@@ -182,7 +182,7 @@ class RadiusGraph(GeometryLayer):
             positions, wrong shapes, NaN, or a periodic graph with a flat cell or one
             far smaller than the cutoff. The message names the graph, and its file and
             frame if `info` has them.
-        ImportError: When applied to a periodic graph, if matscipy is not installed.
+        ImportError: When applied to a periodic graph, if vesin is not installed.
 
     Example:
     >>> from keras_bandgnn import Graph
@@ -303,7 +303,7 @@ class KNearestGraph(GeometryLayer):
     Raises:
         ValueError: If `k` is not positive. When applied: for missing positions, wrong
             shapes, NaN, or a periodic graph with a flat cell.
-        ImportError: When applied to a periodic graph, if matscipy is not installed.
+        ImportError: When applied to a periodic graph, if vesin is not installed.
 
     Example:
     >>> from keras_bandgnn import Graph

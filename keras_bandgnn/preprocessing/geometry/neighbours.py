@@ -18,7 +18,7 @@ _FEW = 256
 _GROWTH = 1.25
 # Volume of a cell, as a share of the product of its edges, below which it is reduced.
 _SKEWED = 0.1
-_EXTRA = "keras-bandgnn[chem]"
+_EXTRA = "keras-bandgnn[crystals]"
 
 
 class Pairs(NamedTuple):
@@ -166,26 +166,27 @@ def _images(
     k: int | None,
 ) -> tuple:
     """Return the receiver, sender and shift in one periodic graph."""
-    search = optional_import("matscipy.neighbours", _EXTRA).neighbour_list
+    search = optional_import("vesin", _EXTRA).NeighborList
     count = len(position)
     box = _box(position, cell, periodic)
     change = np.eye(3, dtype=np.int64)
     if abs(np.linalg.det(box)) < _SKEWED * np.linalg.norm(box, axis=1).prod():
         # Many thin cells are within the radius; other vectors of the same lattice
         # are shorter.
-        reduce = optional_import("ase.geometry", _EXTRA).minkowski_reduce
-        _, change = reduce(box, periodic)
+        change = _shorter(box, periodic)
         box = change @ box
     fixed = radius is not None
     if not fixed:
         volume = (k + 1) / count * abs(np.linalg.det(box))
         radius = (3 / (4 * np.pi) * volume) ** (1 / 3)
     while True:
-        receiver, sender, shift, distance = search(
-            "ijSd", positions=position, cell=box, pbc=periodic, cutoff=radius + _MARGIN
-        )
+        # The order of pairs is set by the caller.
+        cells = search(cutoff=radius + _MARGIN, full_list=True, n_threads=1)
+        ends = cells.compute(position, box, periodic, "ijSd")
+        receiver, sender, shift = (ids.astype(np.int64) for ids in ends[:3])
         if fixed:
             break
+        distance = ends[3]
         close = np.bincount(receiver[distance <= radius], minlength=count)
         if close.min() >= k:
             break
@@ -204,6 +205,30 @@ def _box(position: np.ndarray, cell: np.ndarray, periodic: np.ndarray) -> np.nda
     box = cell.copy()
     box[~periodic] = across * extent[:, None]
     return box
+
+
+def _shorter(box: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """Return int64 [3, 3], from vectors of a cell to shorter ones of the same lattice.
+
+    Each of the periodic vectors is shortened by sums of the others until none is.
+    """
+    box, change = box.copy(), np.eye(3, dtype=np.int64)
+    axes = np.flatnonzero(periodic)
+    near = np.array([*itertools.product((-1, 0, 1), repeat=len(axes) - 1)])
+    shortened = True
+    while shortened:
+        shortened = False
+        for axis in axes:
+            others = axes[axes != axis]
+            share = np.linalg.lstsq(box[others].T, box[axis], rcond=None)[0]
+            sums = np.rint(share).astype(np.int64) + near
+            lengths = np.linalg.norm(box[axis] - sums @ box[others], axis=1)
+            first = lengths.argmin()
+            if lengths[first] < (1 - 1e-9) * np.linalg.norm(box[axis]):
+                box[axis] -= sums[first] @ box[others]
+                change[axis] -= sums[first] @ change[others]
+                shortened = True
+    return change
 
 
 def chunks(atoms: Atoms, budget: int = 1 << 20) -> list[tuple[int, int]]:

@@ -212,7 +212,7 @@ def test_batches(layer):
 
 
 def test_batches_of_crystals():
-    pytest.importorskip("matscipy")
+    pytest.importorskip("vesin")
     rng = np.random.default_rng(0)
     graphs = [
         cloud(s, 5, context={"cell": 4 * np.eye(3) + rng.uniform(size=(3, 3))}, label=s)

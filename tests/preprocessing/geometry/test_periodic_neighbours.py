@@ -13,7 +13,7 @@ from keras_bandgnn.preprocessing import (
 )
 from tests.array_files import load_crystals
 
-pytest.importorskip("matscipy")
+pytest.importorskip("vesin")
 
 CELLS = {
     "thin": np.array([[9.0, 0, 0], [8.5, 0.9, 0], [-4.0, 0.4, 3.0]]),
@@ -288,6 +288,6 @@ def flat_box():
 
 
 def test_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
-    with pytest.raises(ImportError, match=r"matscipy.*keras-bandgnn\[chem\]"):
+    monkeypatch.setitem(sys.modules, "vesin", None)
+    with pytest.raises(ImportError, match=r"vesin.*keras-bandgnn\[crystals\]"):
         RadiusGraph(3.0)(crystal(np.eye(3), [[0.0, 0, 0]]))
