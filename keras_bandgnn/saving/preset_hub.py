@@ -21,6 +21,11 @@ from keras_bandgnn.saving.preset_paths import (
     home,
     list_presets,
 )
+from keras_bandgnn.saving.remote_presets import (
+    REMOTE_PRESETS,
+    address_of,
+    check_weights,
+)
 
 
 def _import_hub():
@@ -101,6 +106,10 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     names = list_presets()
     if str(preset) in names:
         return home() / str(preset)
+    if str(preset) in REMOTE_PRESETS:
+        folder = download(address_of(str(preset)))
+        check_weights(str(preset), folder)
+        return folder
     near = difflib.get_close_matches(str(preset), names, 1, 0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
