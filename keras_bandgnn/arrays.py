@@ -13,9 +13,15 @@ RESERVED = {
     "node": ("graph_id", "mask", "state_row"),
     "edge": ("sender", "receiver", "type", "mask", "message_weight"),
     "context": ("mask", "n_node", "n_edge", "id"),
-    "sets": ("mask", "node"),
+    "sets": ("mask", "node", "time"),
 }
 """Names of features that batches reserve."""
+
+TIME = "time"
+"""Column of nodes and of edges with their times, int64, which no batch has."""
+
+_LAST_TIME = 2**62
+"""Times are below it, so that their differences are int64."""
 
 TARGETS = (("node", "force"), ("context", "stress"))
 """Features that are trained on: NaN, as in labels, where a value is not known."""
@@ -171,6 +177,61 @@ def checked_feature(name: str, values: Any, missing: bool = False) -> np.ndarray
     return frozen(narrowed(name, values, missing, share=False))
 
 
+def is_time(kind: str, name: str) -> bool:
+    """Return whether a column is the reserved one of times.
+
+    Args:
+        kind: `"node"`, `"edge"`, `"context"` or `"sets"`.
+        name: Its name.
+    """
+    return name == TIME and kind in ("node", "edge")
+
+
+def checked_times(name: str, values: Any, share: bool = False) -> np.ndarray:
+    """Return times as int64 [n]; raise an error for others than integers.
+
+    Args:
+        name: Name of the times in errors.
+        values: Integers of one unit, such as seconds or milliseconds.
+        share: Whether the result may share writable memory.
+
+    Raises:
+        ValueError: For numbers with fractions, dates, missing times, or times too large
+            for differences of int64.
+    """
+    refuse_masked(name, values)
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of differing lengths
+        array = np.asarray(values, object)
+    if array.size == 0 and array.ndim == 1 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        missing = ""
+        if array.dtype.kind in "fmM" and (
+            count := int(
+                np.isnat(array).sum()
+                if array.dtype.kind in "mM"
+                else np.isnan(array).sum()
+            )
+        ):
+            missing = f", {count} of them missing: leave out what has no time"
+        raise ValueError(
+            f"Expected `{name}` to be a 1-D array of integers: times of one unit, kept "
+            f"as int64. Received: shape {array.shape} and dtype {array.dtype}{missing}."
+            " Convert seconds with fractions by np.round(1000 * t).astype(np.int64), "
+            "as floats round times, and dates by t.astype('datetime64[ms]').astype("
+            "np.int64). A feature that is no time needs another name than 'time'."
+        )
+    if array.size and (array.max() >= _LAST_TIME or array.min() <= -_LAST_TIME):
+        raise ValueError(
+            f"Expected times within 2**62 of 0 in `{name}`, whose differences are "
+            f"int64. Received: values from {array.min()} to {array.max()}. Choose a "
+            "larger unit."
+        )
+    return _converted(array, np.int64, share)
+
+
 def check_feature_name(kind: str, name: Any) -> None:
     """Raise a ValueError for an invalid name, or one that batches reserve."""
     if not isinstance(name, str) or not name:
@@ -207,7 +268,10 @@ def checked_features(
     for name, value in values.items():
         check_feature_name(kind, name)
         missing = (kind, name) in TARGETS
-        array = checked_feature(f"{shown}[{name!r}]", value, missing)
+        if is_time(kind, name):
+            array = frozen(checked_times(f"{shown}[{name!r}]", value))
+        else:
+            array = checked_feature(f"{shown}[{name!r}]", value, missing)
         if length is not None and (array.ndim == 0 or array.shape[0] != length):
             per = "node" if kind == "sets" else kind
             raise ValueError(

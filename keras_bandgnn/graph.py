@@ -30,7 +30,8 @@ class Graph:
 
     A message goes from `senders[e]` to `receivers[e]`. Self-loops, parallel edges and
     graphs without edges are allowed. Arrays are stored as read-only int32 or float32
-    (N nodes, E edges).
+    (N nodes, E edges). Times of nodes and edges are int64 features of the reserved name
+    `time`, in any one unit; batches do not have them.
 
     Args:
         num_nodes: Number of nodes N, at least 1.

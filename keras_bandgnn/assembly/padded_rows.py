@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT, weight_column
+from keras_bandgnn.data.flat_columns import on_host, weight_column
 from keras_bandgnn.primitives.base import is_step_resource
 
 # Longer tables of consecutive numbers are built when they are needed.
@@ -266,7 +266,7 @@ class SupergraphLayout:
         return {
             name: rows.column([getattr(part, kind)[name] for part in self.parts])
             for name in getattr(self.parts[0], kind)
-            if name != SAMPLE_WEIGHT
+            if not on_host(kind, name)
         }
 
     def add(self, kind: str, rows: PaddedRows, columns: dict) -> None:

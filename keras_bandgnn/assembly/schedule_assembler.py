@@ -13,7 +13,7 @@ from keras_bandgnn.assembly.shared_states import (
     first_equal_row,
 )
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.data.flat_columns import on_host
 from keras_bandgnn.primitives.base import of_step, step_key, step_resource
 from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.edges import Edges, pad
@@ -194,7 +194,7 @@ class ScheduleAssembler(BatchAssembler):
         features = {
             name: rows.through(table.node, values)
             for name, values in part.node.items()
-            if name != SAMPLE_WEIGHT
+            if not on_host("node", name)
         }
         layout.add_nodes(rows, features)
         steps = list(self._lists(layout, table, rows, shared is not None))

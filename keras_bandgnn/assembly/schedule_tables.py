@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.canonical_order import mixed
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.data.flat_columns import on_host
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 # Edges whose tables are built at a time: their colours stay in the cache.
@@ -167,14 +167,15 @@ def _pointer(nodes: np.ndarray, node_ptr: np.ndarray) -> np.ndarray:
 
 def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
     """Return a hash of all features of each node and its graph, uint64 [N]."""
-    of_graph = _hashed(np.zeros(len(graphs), np.uint64), graphs.context)
-    return _hashed(of_graph[graph_of_node], graphs.node)
+    first = np.zeros(len(graphs), np.uint64)
+    of_graph = _hashed(first, graphs.context, "context")
+    return _hashed(of_graph[graph_of_node], graphs.node, "node")
 
 
-def _hashed(colour: np.ndarray, features: dict) -> np.ndarray:
+def _hashed(colour: np.ndarray, features: dict, kind: str) -> np.ndarray:
     """Return a hash of earlier ones and the rows of features, uint64 [N]."""
     for name in sorted(features):
-        if name == SAMPLE_WEIGHT:
+        if on_host(kind, name):
             continue
         values = features[name]
         values = np.ascontiguousarray(values.reshape(len(colour), -1))

@@ -77,7 +77,7 @@ class FlatGraphs(Sequence):
     `ptr` is `node_ptr`, `edge_ptr` or `candidate_ptr`. Node ids are local to each
     graph. The edges of a graph are sorted by receiver; the constructor sorts them
     (stably, with their features) if necessary. Indexing returns a `Graph` of read-only
-    views.
+    views. The features `time` of nodes and edges are int64.
 
     Args:
         num_nodes: int32 [n], nodes of each graph.
@@ -210,7 +210,7 @@ class FlatGraphs(Sequence):
     def from_columns(
         cls, columns: dict[str, np.ndarray], info: Sequence | None = None
     ) -> "FlatGraphs":
-        """Build from trusted int32 and float32 columns, named as in `columns()`."""
+        """Build from trusted columns of the dtypes and names of `columns()`."""
         flat = object.__new__(cls)
         flat._set(columns, info)
         return flat

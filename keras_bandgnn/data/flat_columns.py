@@ -10,8 +10,11 @@ import numpy as np
 from keras_bandgnn.arrays import (
     INT32_MAX,
     TARGETS,
+    TIME,
     check_set_rows,
+    checked_times,
     integers,
+    is_time,
     narrowed,
 )
 from keras_bandgnn.checks import int_array, shown
@@ -24,6 +27,21 @@ SETS, SET_ROWS = "sets", "set_rows"
 LEVELS = {"graph": "context", "node": "node", "edge": "edge"}
 SAMPLE_WEIGHT = "sample_weight"
 """Feature of graphs (context), nodes or edges that weighs their labels."""
+
+
+def on_host(kind: str, name: str) -> bool:
+    """Return whether a column stays on the host: weights of labels, and times.
+
+    Args:
+        kind: `"node"`, `"edge"` or `"context"`.
+        name: Its name.
+    """
+    return name == SAMPLE_WEIGHT or is_time(kind, name)
+
+
+def time_column(level: str) -> str:
+    """Return the column with the times of a level, "node" or "edge"."""
+    return f"{level}/{TIME}"
 
 
 def weight_column(level: str) -> str:
@@ -170,7 +188,7 @@ _LOWEST = {"num_nodes": 1, "num_candidates": 1, "slot": -1}
 
 
 def to_32_bit(name: str, values: Any) -> np.ndarray:
-    """Convert a column to int32 or, for features and labels with fractions, float32.
+    """Convert a column to int32, or float32 with fractions; times to int64.
 
     Args:
         name: Name of the column, such as `"senders"` or `"node/type"`.
@@ -183,6 +201,8 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
     kind, _, key = name.partition("/")
     if key and kind != SET_ROWS:
         shown = f"label ({key})" if kind == "label" else f"{kind}[{key!r}]"
+        if is_time(kind, key):
+            return np.ascontiguousarray(checked_times(shown, values, share=True))
         array = narrowed(shown, values, kind == "label" or (kind, key) in TARGETS)
         if array.ndim == 0:
             raise ValueError(
@@ -202,7 +222,7 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
 
 
 def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> None:
-    """Check that int32 and float32 columns are consistent.
+    """Check that the columns of graphs are consistent.
 
     Raises:
         ValueError: If lengths disagree, an id is not a node of its graph, or a label is

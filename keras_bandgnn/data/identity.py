@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.data.flat_columns import on_host
 from keras_bandgnn.optional import optional_import
 
 _INT64 = 2**63
@@ -94,9 +94,60 @@ def leaks(pairs, edges, num_nodes: int, undirected: bool) -> np.ndarray:
     return np.isin(*keys)
 
 
+def joined_later(pairs, edges, num_nodes: int, undirected: bool) -> np.ndarray:
+    """Return which pairs are edges at or after their own time, bool [Q].
+
+    Args:
+        pairs: `NodePairs` with times.
+        edges: `NodePairs` with times, that a model sees.
+        num_nodes: Nodes of the graph.
+        undirected: Whether to compare links; otherwise sender, receiver and type.
+    """
+    out = np.zeros(len(pairs), bool)
+    if not len(edges):
+        return out
+    if undirected:
+        keys = [link_keys(p.senders, p.receivers, num_nodes) for p in (pairs, edges)]
+    else:
+        keys = [pair_keys(p, num_nodes) for p in (pairs, edges)]
+    order = np.lexsort((edges.time, keys[1]))
+    ordered = keys[1][order]
+    # The last edge of each key.
+    last = np.searchsorted(ordered, keys[0], side="right") - 1
+    same = (last >= 0) & (ordered[last] == keys[0])
+    out[same] = edges.time[order][last[same]] >= pairs.time[same]
+    return out
+
+
+def refuse_later(name: str, pairs, edges, num_nodes: int, undirected: bool) -> None:
+    """Raise a ValueError if edges are not earlier than the first of the pairs.
+
+    Args:
+        name: The argument, for errors.
+        pairs: `NodePairs` with times.
+        edges: `NodePairs` with times: the messages, which serve one time, the earliest.
+        num_nodes: Nodes of the graph.
+        undirected: Whether links are compared.
+    """
+    if not len(pairs):
+        return
+    first = int(pairs.time.min())
+    late = edges.time >= first
+    if late.any():
+        joined = int(joined_later(pairs, edges, num_nodes, undirected).sum())
+        raise ValueError(
+            f"Expected messages earlier than all of `{name}`, the first of which is of "
+            f"time {first}. Received: {int(late.sum())} of {len(edges)} edges at or "
+            f"after it, and {joined} of {len(pairs)} pairs that an edge joins at or "
+            "after their own time. Pass edges_before(graph, time), draw neighbours by "
+            "time with NeighborSampler(..., time='recent'), or go through windows of "
+            "time."
+        )
+
+
 def without_types(pairs):
     """Return `NodePairs` of one type."""
-    return type(pairs)(pairs.senders, pairs.receivers)
+    return type(pairs)(pairs.senders, pairs.receivers, time=pairs.time)
 
 
 def mirrored(pairs, edges, num_nodes: int) -> np.ndarray:
@@ -207,8 +258,8 @@ def graph_keys(
 
     Equal graphs have the same number in whatever order their nodes are: colours of
     nodes are refined by those of their neighbours, as by Weisfeiler and Leman 1968,
-    which no network of messages surpasses. Labels, weights of samples and `info` do not
-    count. Numbers of several calls are not comparable.
+    which no network of messages surpasses. Labels, weights of samples, times and `info`
+    do not count. Numbers of several calls are not comparable.
 
     Args:
         graphs: n graphs.
@@ -227,14 +278,15 @@ def graph_keys(
     >>> keys[0] == keys[1], keys[0] == keys[2]
     (True, False)
     """
-    ignored = {*ignored, SAMPLE_WEIGHT}
+    ignored = {*ignored}
     tables = graphs.sets and (read is None or STATE_ROW in read.get("node", ()))
     # The row of a node says less than what it holds.
     ignored |= {"set_row"} if graphs.sets else set()
 
     def features(level: str, columns: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         names = columns if read is None else read.get(level, columns)
-        return [columns[k] for k in sorted({*names} & {*columns} - ignored)]
+        names = {*names} & {*columns} - ignored
+        return [columns[k] for k in sorted(names) if not on_host(level, k)]
 
     def keys_of(part: FlatGraphs, rounds: int | None) -> np.ndarray:
         kinds = [part.edge_type] if types else []

@@ -5,9 +5,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_bandgnn.arrays import INT32_MAX, checked_ids
+from keras_bandgnn.arrays import (
+    INT32_MAX,
+    TIME,
+    checked_ids,
+    checked_times,
+    frozen,
+)
 from keras_bandgnn.checks import refuse
-from keras_bandgnn.data.identity import pair_keys
+from keras_bandgnn.data.identity import pair_keys, without_types
 from keras_bandgnn.graph import EdgeSet, Graph, edge_sets
 
 FIELDS = ("senders", "receivers", "types")
@@ -24,9 +30,12 @@ class NodePairs:
         edge_set: (source set, relation, target set) if senders are numbered as the rows
             of the source set, and receivers as those of the target set; None if both
             are numbered as the nodes of the graph. `in_graph` converts.
+        time: int64 [Q], time of each pair, in the unit of the edges' times; None for
+            pairs without.
 
     Raises:
-        ValueError: For arrays of other shapes, or ids below 0.
+        ValueError: For arrays of other shapes, ids below 0, or times that are no
+            integers.
 
     Example:
     >>> pairs = NodePairs([0, 1], [2, 2])
@@ -38,6 +47,7 @@ class NodePairs:
     receivers: np.ndarray
     types: np.ndarray | None = None
     edge_set: EdgeSet | None = None
+    time: np.ndarray | None = None
 
     def __post_init__(self):
         senders, receivers = (
@@ -54,6 +64,14 @@ class NodePairs:
             )
         for name, ids in zip(FIELDS, (senders, receivers, types), strict=True):
             object.__setattr__(self, name, ids)
+        if self.time is not None:
+            time = frozen(checked_times("time", self.time))
+            if len(time) != len(senders):
+                raise ValueError(
+                    "Expected one `time` for each pair. Received: "
+                    f"{len(time)} times of {len(senders)} pairs."
+                )
+            object.__setattr__(self, "time", time)
         object.__setattr__(self, "edge_set", edge_set_name(self.edge_set))
 
     def __len__(self) -> int:
@@ -65,16 +83,17 @@ class NodePairs:
         Args:
             index: int or bool [n], or a slice.
         """
-        return NodePairs(
-            *(getattr(self, name)[index] for name in FIELDS), self.edge_set
-        )
+        time = None if self.time is None else self.time[index]
+        columns = (getattr(self, name)[index] for name in FIELDS)
+        return NodePairs(*columns, self.edge_set, time)
 
     def reversed(self) -> "NodePairs":
         """Return the pairs with their nodes exchanged."""
         if self.edge_set is not None and self.edge_set[0] != self.edge_set[2]:
             expected = "pairs of one node set, or numbered as the nodes of the graph"
             refuse("pairs", expected, self.edge_set, "Use pairs.in_graph(graph).")
-        return NodePairs(self.receivers, self.senders, self.types, self.edge_set)
+        ends = self.receivers, self.senders
+        return NodePairs(*ends, self.types, self.edge_set, self.time)
 
     def in_graph(self, graph: Graph) -> "NodePairs":
         """Return the pairs numbered as the nodes of a graph.
@@ -91,13 +110,26 @@ class NodePairs:
         names = {part.edge_set for part in parts}
         if len(names) > 1:
             refuse("parts", "pairs of one edge set", names)
+        timed = [part.time is not None for part in parts if len(part)]
+        if any(timed) and not all(timed):
+            refuse("parts", "pairs that all have times, or none", timed)
         columns = (np.concatenate([getattr(p, n) for p in parts]) for n in FIELDS)
-        return cls(*columns, *names)
+        time = None
+        if any(timed):
+            time = np.concatenate([p.time for p in parts if len(p)])
+        return cls(*columns, *names, time=time)
 
     @classmethod
     def of_edges(cls, graph: Graph) -> "NodePairs":
         """Return the edges of a graph as pairs, numbered as its nodes."""
-        return cls(graph.senders, graph.receivers, graph.edge_type)
+        ends = graph.senders, graph.receivers
+        return cls(*ends, graph.edge_type, time=graph.edge.get(TIME))
+
+    def without_time(self) -> "NodePairs":
+        """Return the pairs without their times."""
+        if self.time is None:
+            return self
+        return dataclasses.replace(self, time=None)
 
 
 def edge_set_name(edge_set) -> EdgeSet | None:
@@ -251,23 +283,22 @@ class LinkEnds:
                 row = int(rows[np.argmin(ends[-1])])
                 expected = f"rows of {owner!r} that are nodes of the graph"
                 refuse(name, expected, row, "The node of this row was dropped.")
-        return NodePairs(*ends)
+        return NodePairs(*ends, time=pairs.time)
 
     def rows(self, pairs: NodePairs) -> NodePairs:
         """Return pairs of nodes numbered as `read` takes them."""
         if self.edge_set is None:
             return pairs
         row = self.graph.node["set_row"]
-        return NodePairs(
-            row[pairs.senders], row[pairs.receivers], edge_set=self.edge_set
-        )
+        rows = row[pairs.senders], row[pairs.receivers]
+        return NodePairs(*rows, edge_set=self.edge_set, time=pairs.time)
 
     def links(self) -> NodePairs:
         """Return the edges that are links, numbered as the nodes of the graph."""
         edges = NodePairs.of_edges(self.graph)
         if self.edge_set is None:
             return edges
-        return NodePairs(edges.senders[self.is_link], edges.receivers[self.is_link])
+        return without_types(edges.take(self.is_link))
 
     def messages(self, undirected: bool) -> NodePairs:
         """Return the edges that give a pair away if they join its nodes.
@@ -280,8 +311,7 @@ class LinkEnds:
         if self.edge_set is None or undirected:
             return edges
         back = edges.take(self.is_reverse).reversed()
-        back = NodePairs(back.senders, back.receivers)
-        return NodePairs.concatenate([self.links(), back])
+        return NodePairs.concatenate([self.links(), without_types(back)])
 
 
 def _nodes_of_rows(graph: Graph, name: str) -> np.ndarray:

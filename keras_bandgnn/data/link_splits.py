@@ -4,11 +4,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean, fraction, instance, optional, seed_number
+from keras_bandgnn.arrays import TIME
+from keras_bandgnn.checks import (
+    boolean,
+    fraction,
+    instance,
+    optional,
+    refuse,
+    seed_number,
+)
 from keras_bandgnn.data.identity import (
+    both_ways,
     leaks,
     link_numbers,
     pair_keys,
+    refuse_later,
     refuse_leaks,
     without_types,
 )
@@ -28,6 +38,8 @@ class LinkSplit(NamedTuple):
             ranks and negatives that are none of them; of undirected graphs both
             directions.
         undirected: Whether an edge and its reverse are one pair.
+        cutoffs: Of a split by time the times from which on pairs are of the validation
+            and of the test; otherwise None.
     """
 
     train: Graph
@@ -36,6 +48,7 @@ class LinkSplit(NamedTuple):
     test_pairs: NodePairs
     known: NodePairs
     undirected: bool
+    cutoffs: tuple[int, int] | None = None
 
 
 def split_links(
@@ -46,6 +59,7 @@ def split_links(
     undirected: bool | None = None,
     supervised: float | None = None,
     edge_set: EdgeSet | None = None,
+    time: bool | tuple[int, int] | None = None,
 ) -> LinkSplit:
     """Split the edges of a graph into those to train on, to validate and to test.
 
@@ -57,10 +71,15 @@ def split_links(
     Parts list each sender, receiver and type once; if every edge has a reverse of the
     same type, or with `undirected=True`, of an edge and its reverse one.
 
+    By `time` the parts are the earlier, the later and the latest pairs. Two nodes that
+    are joined several times are a pair at each of these times, and may be in several
+    parts: that they met before is history. The graph to train on has all edges before
+    those of the validation, of any type; `edges_before` gives that of the test.
+
     Args:
         graph: The graph, with all its edges.
-        valid: Share of the links to validate on.
-        test: Share of the links to test on.
+        valid: Share of the links to validate on; by time of the pairs.
+        test: Share of the links to test on; by time of the pairs.
         seed: Seed of the split.
         undirected: Whether an edge and its reverse are one pair, by default whether
             every edge has a reverse of the same type. False splits senders, receivers
@@ -74,12 +93,17 @@ def split_links(
             pair that carries none. With `undirected=False` edges of other relations
             between them stay, and only those of the reverse, `rev_<relation>`, go.
             Pairs are then numbered as the rows of the two sets.
+        time: None for a split at random. True for one by `edge["time"]`, in which pairs
+            of the time of a cut are all in the later part, so that parts may be larger
+            than their shares. (t_valid, t_test) for the times from which on pairs are
+            of the validation and of the test. Then `seed` has no effect.
 
     Returns:
         A `LinkSplit`.
 
     Raises:
-        ValueError: For shares out of range, or too few edges.
+        ValueError: For shares out of range, too few edges, or a split by time of edges
+            without times.
 
     Example:
     >>> ring = Graph(20, [*range(20)], [*range(1, 20), 0])
@@ -90,7 +114,7 @@ def split_links(
     instance("graph", graph, Graph, "a Graph")
     ends = LinkEnds(graph, edge_set)
     valid, test = fraction("valid", valid), fraction("test", test)
-    rng = np.random.default_rng(seed_number("seed", seed))
+    seed = seed_number("seed", seed)
     together = optional(boolean, "undirected", undirected) is not False
     if ends.joins_two_sets:
         # The reverse of a pair is none of the edge set.
@@ -101,6 +125,11 @@ def split_links(
             "Expected `valid` and `test` to leave pairs to train on. Received: "
             f"valid={valid}, test={test}."
         )
+    if time is not None and time is not False:
+        if supervised is not None:
+            advice = "Samplers by time show each pair what was before it."
+            refuse("supervised", "None for a split by time", supervised, advice)
+        return _split_by_time(ends, valid, test, undirected, time)
     edges = NodePairs.of_edges(graph)
     if undirected is None:
         undirected = is_undirected(edges.take(ends.is_link), graph.num_nodes)
@@ -114,7 +143,7 @@ def split_links(
         link = link_numbers(pairs, graph.num_nodes)
     count = int(link.max(initial=-1)) + 1
     sizes = [round(valid * count), round(test * count)]
-    order = rng.permutation(count)
+    order = np.random.default_rng(seed).permutation(count)
     train = order[sum(sizes) :]
     held = 0 if supervised is None else round(supervised * len(train))
     if len(train) - held < 1 or supervised is not None and not held:
@@ -145,6 +174,110 @@ def split_links(
         ends.rows(all_pairs),
         undirected,
     )
+
+
+def _split_by_time(
+    ends: LinkEnds, valid: float, test: float, undirected: bool | None, time
+) -> LinkSplit:
+    """Split the links of a graph by their times; see `split_links`."""
+    graph = ends.graph
+    moments = edge_times(graph, "split_links(time=...)")
+    edges = NodePairs.of_edges(graph)
+    links = edges.take(ends.is_link)
+    if undirected is None:
+        undirected = is_undirected(links, graph.num_nodes)
+    # Once per sender, receiver, type and time, in the order of time.
+    keys = pair_keys(links, graph.num_nodes, undirected)
+    order = np.lexsort((keys, links.time))
+    order = order[links.senders[order] != links.receivers[order]]
+    new = np.ones(len(order), bool)
+    new[1:] = (np.diff(keys[order]) != 0) | (np.diff(links.time[order]) != 0)
+    pairs = links.take(order[new])
+    cutoffs = _cutoffs(pairs.time, valid, test, time)
+    first, second = np.searchsorted(pairs.time, cutoffs)
+    if not first:
+        raise ValueError(
+            "Expected pairs to train on before those to validate on. Received: "
+            f"{len(pairs)} pairs, none of them before the time {cutoffs[0]}. Choose "
+            "smaller shares, or later cutoffs."
+        )
+    true_pairs = both_ways(links) if undirected else links
+    parts = slice(0, first), slice(first, second), slice(second, None)
+    return LinkSplit(
+        with_edges(graph, moments < cutoffs[0]),
+        *(ends.rows(pairs.take(part)) for part in parts),
+        ends.rows(true_pairs),
+        undirected,
+        cutoffs,
+    )
+
+
+def _cutoffs(moments: np.ndarray, valid: float, test: float, time) -> tuple[int, int]:
+    """Return the times from which on pairs are of the validation, and of the test.
+
+    Args:
+        moments: int64 [Q], ascending.
+        valid: Share of the pairs to validate on.
+        test: Share of the pairs to test on.
+        time: See `split_links`.
+    """
+    if time is not True:
+        expected = "True, or the integers (t_valid, t_test), ascending"
+        if not isinstance(time, list | tuple | np.ndarray) or len(time) != 2:
+            refuse("time", expected, time)
+        whole = all(
+            isinstance(t, int | np.integer) and not isinstance(t, bool) for t in time
+        )
+        if not whole or time[0] > time[1]:
+            refuse("time", expected, time)
+        return int(time[0]), int(time[1])
+    cutoffs, count = [], len(moments)
+    for share in (valid + test, test):
+        size = round(share * count)
+        # Without pairs of a part the cut is after all of them.
+        end = int(moments[-1]) + 1 if count else 0
+        cutoffs.append(int(moments[count - size]) if size else end)
+    return cutoffs[0], cutoffs[1]
+
+
+def edge_times(graph: Graph, what: str) -> np.ndarray:
+    """Return the times of the edges of a graph, int64 [E], or raise a ValueError.
+
+    Args:
+        graph: The graph.
+        what: What needs them, for errors.
+    """
+    if TIME not in graph.edge:
+        raise ValueError(
+            f"Expected edges with times for {what}. Received: edge features "
+            f"{sorted(graph.edge)}. Give them, integers of one unit: "
+            "Graph(..., edge={'time': t})."
+        )
+    return graph.edge[TIME]
+
+
+def edges_before(graph: Graph, time: int) -> Graph:
+    """Return a graph with the edges that are strictly earlier than a time.
+
+    It is what a model may see that predicts for this time, such as the pairs of a test:
+    `edges_before(graph, split.cutoffs[1])`.
+
+    Args:
+        graph: A graph whose edges have times.
+        time: The time, in the unit of the edges' times; may be negative.
+
+    Raises:
+        ValueError: For edges without times, or a time that is no integer.
+
+    Example:
+    >>> graph = Graph(3, [0, 1, 2], [1, 2, 0], edge={"time": [10, 20, 30]})
+    >>> edges_before(graph, 20).edge["time"].tolist()
+    [10]
+    """
+    instance("graph", graph, Graph, "a Graph")
+    if isinstance(time, bool) or not isinstance(time, int | np.integer):
+        refuse("time", "an integer, in the unit of the times of edges", time)
+    return with_edges(graph, edge_times(graph, "edges_before") < time)
 
 
 def _tell(ends: LinkEnds, edges: NodePairs, pairs: NodePairs, together: bool):
@@ -188,6 +321,9 @@ def check_leaks(
     An edge is a pair, too, if it has the reverse direction or another type: layers such
     as `ToUndirected` make one of the other, and models read both.
 
+    Where edges and pairs have times, all edges must be strictly earlier than the first
+    of the pairs. That two nodes are joined before their pair is history, and no leak.
+
     Args:
         graph: The graph that carries the messages.
         pairs: `NodePairs` to validate or test on, or int [Q, 2] or [Q, 3].
@@ -199,7 +335,7 @@ def check_leaks(
             are compared with the edges of this set and of its reverse.
 
     Raises:
-        ValueError: If there are such pairs; the message counts them.
+        ValueError: If there are such pairs, or edges; the message counts them.
 
     Example:
     >>> graph = Graph(3, [0], [1])
@@ -215,6 +351,10 @@ def check_leaks(
     pairs = ends.read("pairs", pairs)
     undirected = boolean("undirected", undirected)
     edges = ends.messages(undirected)
+    if pairs.time is not None and TIME in graph.edge:
+        edges = NodePairs.of_edges(graph)
+        refuse_later("pairs", pairs, edges, graph.num_nodes, undirected)
+        return
     refuse_leaks(
         "pairs that are no edges of the graph",
         ends.rows(pairs),

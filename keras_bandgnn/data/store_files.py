@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from keras_bandgnn.arrays import check_feature_name, check_set_name
+from keras_bandgnn.arrays import check_feature_name, check_set_name, is_time
 from keras_bandgnn.data.files import json_text, restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import (
@@ -31,7 +31,7 @@ from keras_bandgnn.data.reading import parse_json, read_json, reading, refuse_fi
 # A store has one Arrow IPC file per shard, one with the sizes, and a description.
 
 FORMAT = "keras-bandgnn-store"
-# Version 2 has node sets.
+# Version 2 has node sets, and times of nodes and edges.
 VERSION = 2
 DESCRIPTION = "store.json"
 SIZES = "sizes.arrow"
@@ -236,7 +236,7 @@ def read_shard(path: Path, unit: Mapping | None = None) -> FlatGraphs:
             if unit is not None and batch.num_rows != unit["graphs"]:
                 raise ValueError(f"{batch.num_rows} graphs, not {unit['graphs']}")
         except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
-            refuse_part(path, "to hold the columns of a graph store", error, error)
+            refuse_part(path, "to hold the columns of a graph store", str(error), error)
     return FlatGraphs.from_columns(columns, JsonInfo(batch.column("info"), str(path)))
 
 
@@ -266,7 +266,13 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
             check_feature_name(kind, key)
         shape = features.get(name, [None, []])[1]
         array, starts = _flat(batch.column(name), level_of(name), shape)
-        if array.dtype not in (np.int32, np.float32):
+        timed = is_time(kind, key)
+        if timed and array.dtype != np.int64:
+            raise ValueError(
+                f"a feature {name!r} of {array.dtype}; the name is now reserved for "
+                "times of int64, so rename the feature where the store is written"
+            )
+        if not timed and array.dtype not in (np.int32, np.float32):
             raise ValueError(f"{name} of type {array.dtype}")
         columns[name] = to_32_bit(name, array)
         if starts is not None:

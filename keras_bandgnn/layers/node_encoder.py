@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.arrays import id_input
+from keras_bandgnn.arrays import TIME, id_input
 from keras_bandgnn.batch import STATE_ROW, explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
@@ -455,6 +455,7 @@ def inputs_of(parts, excluded=()) -> dict[str, dict[str, int | list[int]]]:
             part: _inputs_of([p.sets[part] for p in parts]) for part in parts[0].sets
         }
         excluded = (*excluded, "set", "set_row")
+    excluded = (*excluded, TIME)
     return inputs | _inputs_of([part.node for part in parts], excluded)
 
 

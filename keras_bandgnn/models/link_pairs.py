@@ -2,12 +2,14 @@
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.data.identity import (
     added_reverses,
     both_ways,
     leaks,
     mirrored,
+    refuse_later,
     refuse_leaks,
     without_types,
 )
@@ -131,7 +133,7 @@ class GraphPairs:
         parts = [pairs, self.links]
         if known_pairs is not None:
             parts.append(self.read_known(known_pairs))
-        true = NodePairs.concatenate(parts)
+        true = NodePairs.concatenate([part.without_time() for part in parts])
         undirected = is_undirected(self.ends.links(), self.graph.num_nodes)
         return both_ways(true) if undirected else true
 
@@ -142,6 +144,16 @@ class GraphPairs:
             train: Pairs to train on.
             valid: Pairs to validate on.
         """
+        if self._by_time(valid):
+            self.check_messages("validation_pairs", valid)
+            if train.time is not None and (train.time >= valid.time.min()).any():
+                raise ValueError(
+                    "Expected pairs to train on that are earlier than "
+                    f"`validation_pairs`, of {valid.time.min()} and later. Received: "
+                    f"{int((train.time >= valid.time.min()).sum())} of {len(train)} at "
+                    "or after it. Use split_links(graph, time=True)."
+                )
+            return
         for kind, others in (
             ("edges of the graph", self.edges),
             ("pairs to train on", train),
@@ -160,8 +172,13 @@ class GraphPairs:
 
         Args:
             name: The argument, for errors.
-            pairs: Pairs to evaluate on.
+            pairs: Pairs to evaluate on. If they and the edges have times, the edges are
+                to be earlier than all pairs; that they join them is history.
         """
+        if self._by_time(pairs):
+            edges = NodePairs.of_edges(self.graph)
+            refuse_later(name, pairs, edges, self.graph.num_nodes, self.undirected)
+            return
         count = self.graph.num_nodes
         # Pairs of a loader may have types.
         pairs = self._plain(pairs)
@@ -190,6 +207,10 @@ class GraphPairs:
             "reverse edges a type of their own, or split the edges with split_links, "
             "which keeps an edge and its reverse in one part.",
         )
+
+    def _by_time(self, pairs: NodePairs) -> bool:
+        """Return whether pairs are compared with edges by time."""
+        return pairs.time is not None and TIME in self.graph.edge and len(pairs) > 0
 
     def _messages(self, graph: Graph) -> NodePairs:
         """Return the edges of a graph after the layers, between the caller's nodes."""

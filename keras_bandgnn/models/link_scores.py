@@ -124,7 +124,11 @@ def measures(
     """
     from keras_bandgnn.training.link_metrics import average_precision, link_auc
 
-    graph, pairs = links.graph, links.read_or_edges(pairs)
+    graph, by_default = links.graph, pairs is None
+    pairs = links.read_or_edges(pairs)
+    if by_default:
+        # Those of the training, which messages may have.
+        pairs = pairs.without_time()
     _refuse_empty("pairs", pairs)
     links.check_messages("pairs", pairs)
     if negatives is None or isinstance(negatives, NegativeSampler):
@@ -141,6 +145,9 @@ def measures(
         negatives = draw(slice(None), np.random.default_rng(key))
     else:
         negatives = links.read("negatives", negatives)
+    if pairs.time is None or negatives.time is None:
+        # States of the whole graph serve one time.
+        pairs, negatives = pairs.without_time(), negatives.without_time()
     _refuse_empty("negatives", negatives)
     both = NodePairs.concatenate([pairs, negatives])
     rows = scores(task, graph, both, by_layer)

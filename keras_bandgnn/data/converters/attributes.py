@@ -4,6 +4,7 @@ This is the convention of torch_geometric, and of data sets of dictionaries that
 it: `edge_index`, `edge_attr`, `x`, `y` and any other names.
 """
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -112,6 +113,31 @@ def as_numpy(value: Any) -> Any:
     except ValueError:  # rows of differing lengths
         return value
     return array if array.dtype.kind in "biuf" else value
+
+
+def whole_times(values: Any) -> Any:
+    """Return dates as int64 milliseconds since 1970, in UTC; other values unchanged.
+
+    Args:
+        values: A column: numbers, datetime64, or a list of dates of Python or pandas.
+
+    Example:
+    >>> whole_times(np.array(["1970-01-01T00:00:01.5"], "datetime64[us]")).tolist()
+    [1500]
+    """
+    if isinstance(values, list) and values and hasattr(values[0], "timestamp"):
+        zone = datetime.UTC
+        values = [
+            value.astimezone(zone).replace(tzinfo=None)
+            if getattr(value, "tzinfo", None)
+            else value
+            for value in values
+        ]
+        values = np.array(values, "datetime64[us]")
+    is_date = isinstance(values, np.ndarray) and values.dtype.kind == "M"
+    if not is_date or np.isnat(values).any():
+        return values
+    return values.astype("datetime64[ms]").astype(np.int64)
 
 
 def sized(attributes: Attributes) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 """Graphs of several node sets and edge sets, from dictionaries of arrays and back."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import check_set_name, checked_ids
+from keras_bandgnn.arrays import TIME, check_set_name, checked_ids
 from keras_bandgnn.checks import boolean, instance, mapping, optional, refuse
-from keras_bandgnn.data.converters.attributes import as_numpy
+from keras_bandgnn.data.converters.attributes import as_numpy, whole_times
 from keras_bandgnn.graph import EDGE_SETS, EdgeSet, Graph, edge_sets
 
 
@@ -25,7 +25,7 @@ def from_sets(
 
     Node sets are numbered in the order of their names, as are edge sets, whose number
     is the type of their edges. Nodes of a set follow one another, in the order of their
-    rows.
+    rows. Columns `time` are the times of nodes and edges, which all sets have or none.
 
     Args:
         nodes: Node set -> its features by name, each [rows, ...]; or the number of its
@@ -62,12 +62,19 @@ def from_sets(
     for name in nodes:
         check_set_name(name)
     tables = {name: _table(name, nodes[name]) for name in sorted(nodes)}
+    times = {name: t.pop(TIME) for name, t in tables.items() if TIME in t}
+    if times:
+        node = {**(optional(mapping, "node", node) or {}), TIME: times}
+        blank = {name: len(rows) for name, rows in times.items() if not tables[name]}
+        tables |= {name: _table(name, count) for name, count in blank.items()}
     sizes = {name: len(next(iter(t.values()))) for name, t in tables.items()}
     counts = np.array([*sizes.values()], int)
     firsts = np.cumsum(counts) - counts
     rows = np.arange(counts.sum()) - firsts.repeat(counts)
     columns = {"set": np.arange(len(counts)).repeat(counts), "set_row": rows}
     for name, values in (optional(mapping, "node", node) or {}).items():
+        if name == TIME:
+            _check_times("node set", tables, mapping(f"node[{name!r}]", values))
         columns[name] = _spread(f"node[{name!r}]", values, sizes, 0)
     parts = {}
     for key, value in edges.items():
@@ -125,10 +132,22 @@ def _table(name: str, features: Any) -> dict[str, Any]:
     if not features:
         refuse(kind, "a feature, or the number of its nodes", features)
     table = {key: as_numpy(values) for key, values in features.items()}
+    if TIME in table:
+        table[TIME] = whole_times(table[TIME])
     lengths = {key: np.shape(values)[:1] for key, values in table.items()}
     if len(set(lengths.values())) > 1 or () in lengths.values():
         refuse(kind, "features with one row for each node of the set", lengths)
     return table
+
+
+def _check_times(what: str, names: Iterable, timed: Container) -> None:
+    """Raise a ValueError if some sets have times, but not all of them."""
+    if missing := [name for name in names if name not in timed]:
+        raise ValueError(
+            f"Expected times of every {what}, or of none. Received: none of "
+            f"{missing[0]!r}. For what was there before all else, give the earliest "
+            "time."
+        )
 
 
 def _spread(what: str, values: Mapping, sizes: Mapping[Any, int], fill) -> np.ndarray:
@@ -180,6 +199,8 @@ def _edges(key: Any, value: Any, sizes: Mapping[str, int]) -> tuple:
     if isinstance(value, Mapping):
         features = {name: as_numpy(rows) for name, rows in value.items()}
         value = features.pop("edge_index", None)
+        if TIME in features:
+            features[TIME] = whole_times(features[TIME])
     ends = as_numpy(value)
     if np.shape(ends)[:1] != (2,) or np.ndim(ends) != 2:
         refuse(what, "ends int [2, E], or a dict with `edge_index`", value)
@@ -194,6 +215,9 @@ def _edges(key: Any, value: Any, sizes: Mapping[str, int]) -> tuple:
 
 def _joined(parts: Mapping[EdgeSet, tuple]) -> dict[str, np.ndarray]:
     """Return the features of all edges; 0 in edge sets that lack one."""
+    timed = [key for key, (_, features) in parts.items() if TIME in features]
+    if timed:
+        _check_times("edge set", parts, timed)
     columns: dict[str, np.ndarray] = {}
     for key, (ends, features) in parts.items():
         for name, rows in features.items():

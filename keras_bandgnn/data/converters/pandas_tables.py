@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_bandgnn.arrays import (
     INT32_MAX,
+    TIME,
     checked_feature,
     checked_features,
     checked_ids,
@@ -17,6 +18,7 @@ from keras_bandgnn.data.converters.attributes import (
     label_level_of,
     refuse_names,
     refuse_sets,
+    whole_times,
 )
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
@@ -87,6 +89,10 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
             "column."
         )
     # Nullable columns without missing values have a NumPy dtype.
+    if column == TIME and getattr(values.dtype, "kind", "O") == "M":
+        if getattr(values.dtype, "tz", None) is not None:
+            values = values.dt.tz_convert(None)
+        return whole_times(values.to_numpy())
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
     if dtype.kind not in "biuf":
         raise ValueError(
@@ -294,7 +300,8 @@ def from_pandas(
     `target`. Every other column is a feature of its name and must be numeric; columns
     `x[0]`, `x[1]`, ... together are the feature `x`. A column `edge_type` of `edges`
     holds the types, a column `label` of `nodes`, `edges` or `graphs` the label, where a
-    missing value is one that is not known.
+    missing value is one that is not known. A column `time` of `nodes` or `edges` holds
+    their times, integers; dates become milliseconds since 1970.
 
     Nodes are numbered in the order of the rows of `nodes`, or, without that table, of
     their sorted names; isolated nodes need the table. If the names are not 0 to N - 1

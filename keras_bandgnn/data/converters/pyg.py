@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.checks import having, instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import (
+    as_numpy,
     graph_of,
     is_hetero_data,
     levels_of,
@@ -42,7 +44,8 @@ def from_pyg(
         data: One graph; batches are rejected. A `HeteroData` becomes a graph with node
             sets, see `from_sets`: `y` of a set is its label, masks such as `train_mask`
             are features of all nodes, and other tensors with a row for each node or
-            edge of a set are its features.
+            edge of a set are its features. Of a `TemporalData` the events are the
+            edges, `t` are their times, and other tensors are their features.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `y`. If omitted, it
             is the `label_level` that `to_pyg` writes, otherwise inferred from the
             number of rows. Required for other `y` of one row in a graph of one node,
@@ -65,11 +68,32 @@ def from_pyg(
             level = label_level or levels
             refuse("label_level and levels", "omitted for a HeteroData", level)
         return from_hetero_data(data)
+    if all(hasattr(data, name) for name in ("src", "dst", "t")):
+        if label_level is not None or levels is not None:
+            level = label_level or levels
+            refuse("label_level and levels", "omitted for a TemporalData", level)
+        return _graph_of_events(data)
     values = pyg_values(data)
     attribute_levels = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
         values["label_level"] = one_of("label_level", label_level, LABEL_LEVELS)
     return graph_of(values, attribute_levels)
+
+
+def _graph_of_events(data: Any) -> Graph:
+    """Return the graph of a `TemporalData`, whose label is `y` of its events."""
+    columns = {name: as_numpy(values) for name, values in data.to_dict().items()}
+    senders, receivers = columns.pop("src"), columns.pop("dst")
+    label = columns.pop("y", None)
+    last = max(int(ids.max(initial=0)) for ids in (senders, receivers))
+    return Graph(
+        last + 1,
+        senders,
+        receivers,
+        edge={TIME: columns.pop("t"), **columns},
+        label=label,
+        label_level="graph" if label is None else "edge",
+    )
 
 
 def pyg_values(data: Any) -> dict[str, Any]:

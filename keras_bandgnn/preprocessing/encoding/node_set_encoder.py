@@ -5,8 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.checks import boolean, mapping, optional, refuse, strings
-from keras_bandgnn.data.converters.attributes import as_numpy, is_hetero_data
+from keras_bandgnn.data.converters.attributes import (
+    as_numpy,
+    is_hetero_data,
+    whole_times,
+)
 from keras_bandgnn.data.flat_columns import SETS
 from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.host_keras import keras
@@ -35,7 +40,8 @@ class NodeSetEncoder(GraphEncoder):
     numbers of up to 1,000 values are categories, of which unknown and missing ones have
     id 0; columns of other numbers get mean 0 and standard deviation 1, which is 0 where
     they are missing; matrices stay as they are; masks such as `train_mask` are features
-    of all nodes. Columns of edges with one name are one feature. A node set that an
+    of all nodes. Columns of edges with one name are one feature; columns `time` stay
+    the times of nodes and edges. A node set that an
     item lacks has no nodes there, an edge set no edges. Backbones read them with
     `encoder.inputs()`, and the edge set of an edge with `encoder.edge_inputs()`.
 
@@ -172,6 +178,10 @@ class NodeSetEncoder(GraphEncoder):
             key: self._edges(key, names, item["edges"].get(key))
             for key, names in zip(self.edge_sets, self.edge_columns, strict=True)
         }
+        if times := _times(item["nodes"], nodes):
+            masks[TIME] = times
+        for key, times in _times(item["edges"], edges).items():
+            edges[key][TIME] = times
         item = {**item, "nodes": nodes, "edges": edges, "node": masks}
         return from_sets(**item, reverse=self.reverse)
 
@@ -243,6 +253,16 @@ class NodeSetEncoder(GraphEncoder):
         return {**super().get_config(), **config}
 
 
+def _times(tables: Mapping[Any, Mapping], names: Iterable) -> dict[Any, Any]:
+    """Return the column `time` of each set, empty of sets that an item lacks."""
+    if not any(TIME in table for table in tables.values()):
+        return {}
+    columns = {name: tables.get(name, {TIME: []}) for name in names}
+    return {
+        k: whole_times(table[TIME]) for k, table in columns.items() if TIME in table
+    }
+
+
 def _checked_edge_sets(name: str, value: Any) -> list[tuple[str, str, str]]:
     expected = "a list of (source set, relation, target set)"
     if not isinstance(value, list | tuple):
@@ -312,6 +332,8 @@ def _learnt(name: str, columns: Mapping[str, list]) -> dict[str, dict]:
     """Return what is learnt of the columns of a set, from the parts of each."""
     out: dict[str, dict] = {}
     for key, parts in columns.items():
+        if key == TIME:
+            continue
         if "/" in key or "." in key:
             refuse(f"columns of {name!r}", "names without '/' and '.'", key)
         arrays = all(isinstance(part, np.ndarray) for part in parts)

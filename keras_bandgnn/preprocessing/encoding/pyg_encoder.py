@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import id_input
+from keras_bandgnn.arrays import TIME, id_input
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse
 from keras_bandgnn.data.converters.attributes import (
     as_numpy,
@@ -197,7 +197,7 @@ def _learnt_inputs(
                 arrays.setdefault(name, []).append(values)
     inputs = {}
     for name, parts in arrays.items():
-        if all(is_mask(name, part) for part in parts):
+        if name == TIME or all(is_mask(name, part) for part in parts):
             continue
         parts = [part for part in parts if part.size] or parts
         kinds, shape = {part.dtype.kind for part in parts}, parts[0].shape

@@ -8,6 +8,7 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import picked_rows
 from keras_bandgnn.checks import boolean, instance, optional, positive_int
+from keras_bandgnn.data.identity import without_types
 from keras_bandgnn.data.link_ends import FIELDS, LinkEnds, NodePairs
 from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
@@ -109,6 +110,8 @@ def LinkLoader(
     digest = hashlib.sha256()
     for name in FIELDS:
         digest.update(getattr(pairs, name))
+    if pairs.time is not None:
+        digest.update(pairs.time)
     source = Source(
         loader.parts,
         loader.num_edge_types,
@@ -146,7 +149,7 @@ def validation_loader(links: Loader, pairs, seed: int = 0) -> Loader:
         ends.rows(pairs),
         NegativeSampler() if train.negatives is None else train.negatives,
         min(train.batch_size, len(pairs)) or None,
-        ends.rows(NodePairs.concatenate([train.true_pairs, links.pairs])),
+        ends.rows(NodePairs.concatenate([train.true_pairs, _untimed(links.pairs)])),
         shuffle=False,
         seed=seed,
         loader=train.loader,
@@ -160,10 +163,15 @@ def _with_edges(
     ends: LinkEnds, pairs: NodePairs, true_pairs: NodePairs | None
 ) -> NodePairs:
     """Return the true pairs and the links of a graph, of one type if pairs are."""
-    edges = ends.links()
+    edges = _untimed(ends.links())
     if not pairs.types.any():
-        edges = NodePairs(edges.senders, edges.receivers)
-    return edges if true_pairs is None else NodePairs.concatenate([true_pairs, edges])
+        edges = without_types(edges)
+    if true_pairs is None:
+        return edges
+    return NodePairs.concatenate([_untimed(true_pairs), edges])
+
+
+_untimed = NodePairs.without_time
 
 
 class PairComposer(Composer):

@@ -27,7 +27,8 @@ class NegativeSampler:
 
     No pair is rejected and drawn again: the free places of a row of the adjacency
     matrix are numbered, and a number is drawn, so draws are exact in dense graphs, too.
-    Relations are those of the positive.
+    Relations and times are those of the positive. Pairs that are known to be true are
+    so at all times: with `exclude_known=False` negatives may be pairs of other times.
 
     Args:
         per_positive: K, negatives for each positive pair.
@@ -150,9 +151,9 @@ class NegativeSampler:
         pairs = as_pairs("pairs", pairs, num_nodes)
         if not len(pairs):
             return lambda index, rng: pairs
-        true = [pairs]
+        true = [pairs.without_time()]
         if known is not None:
-            true.append(as_pairs("known", known, num_nodes))
+            true.append(as_pairs("known", known, num_nodes).without_time())
         true = NodePairs.concatenate(true)
         taken = true if self.exclude_known else true.take(slice(0))
         # Ends of "typed" stay those of the pairs: users rate items, not items users.
@@ -193,7 +194,7 @@ class NegativeSampler:
                 slots = np.flatnonzero(np.repeat(which == number, self.per_positive))
                 rows = np.repeat(side.row[index], self.per_positive)[slots]
                 drawn[end][slots] = side.draw(rows, rng)
-            return NodePairs(senders, receivers, types)
+            return NodePairs(senders, receivers, types, time=self._times(positive))
 
         return draw
 
@@ -251,9 +252,16 @@ class NegativeSampler:
         def draw(index, rng) -> NodePairs:
             rows = np.repeat(row[index], self.per_positive)
             drawn = places.draw(rows, rng)
-            return NodePairs(first[drawn // width], second[drawn % width], types[rows])
+            ends = first[drawn // width], second[drawn % width]
+            return NodePairs(*ends, types[rows], time=self._times(pairs.take(index)))
 
         return draw
+
+    def _times(self, positive: NodePairs) -> np.ndarray | None:
+        """Return the times of the negatives of some pairs; None without times."""
+        if positive.time is None:
+            return None
+        return np.repeat(positive.time, self.per_positive)
 
     def _groups(
         self, kind: str, true: NodePairs, num_nodes: int, choices, node_types

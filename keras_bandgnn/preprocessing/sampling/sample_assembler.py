@@ -7,7 +7,7 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, picked_rows, stack
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT, on_host
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
@@ -106,7 +106,7 @@ class SampleAssembler(BatchAssembler):
             {
                 name: values
                 for name, values in getattr(flat, kind).items()
-                if name in names[kind] and name != SAMPLE_WEIGHT
+                if name in names[kind] and not on_host(kind, name)
             }
             for kind in ("node", "edge")
         )

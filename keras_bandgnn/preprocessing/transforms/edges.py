@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.checks import boolean, mapping, number, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import (
@@ -20,7 +21,8 @@ class ToUndirected(GraphLayer):
 
     Two edges are the same if sender, receiver and type are. Of each the result has one:
     the first in the graph, or else the reverse of the first. Edges of the graph keep
-    their order and come before those that are added.
+    their order and come before those that are added. In graphs with times edges are the
+    same if their times are, too: the reverse of an edge has its time.
 
     Args:
         self_loops: Whether to keep self-loops.
@@ -53,9 +55,12 @@ class ToUndirected(GraphLayer):
         # Edge types may be large: their ranks fit beside the pair of nodes.
         kind = np.unique(graph.edge_type, return_inverse=True)[1].reshape(-1)
         pair = ends[0].astype(np.int64) * graph.num_nodes + ends[1]
-        order = np.lexsort((np.arange(row.size), kind[row], pair))
+        keys = [pair, kind[row]]
+        if TIME in graph.edge:
+            keys.append(graph.edge[TIME][row])
+        order = np.lexsort((np.arange(row.size), *keys[::-1]))
         first = np.ones(row.size, bool)
-        first[1:] = (np.diff(pair[order]) != 0) | (np.diff(kind[row][order]) != 0)
+        first[1:] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
         keep = np.sort(order[first])
         return _with_edges(graph, *ends[:, keep], row[keep])
 
@@ -86,7 +91,8 @@ class AddSelfLoops(GraphLayer):
 
     Raises:
         ValueError: When applied: for labels of edges, edge sets, a feature that has no
-            value, or one of integers whose value is a fraction.
+            value, times of edges that have no value of their own, or a feature of
+            integers whose value is a fraction.
 
     Example:
     >>> graph = AddSelfLoops(edge_type=1)(Graph(2, [0, 1], [1, 1], edge={"w": [5, 6]}))
@@ -132,6 +138,12 @@ class AddSelfLoops(GraphLayer):
 
     def _value(self, name: str, dtype: np.dtype) -> float:
         value = self.fill_value
+        if name == TIME and not isinstance(value, Mapping):
+            raise ValueError(
+                "Expected `fill_value` to name the time of added loops, as edges have "
+                f"times. Received: {value}. Pass {{'time': t}}, with a time before all "
+                "others, and values of the other features; or leave the layer out."
+            )
         if isinstance(value, Mapping):
             if name not in value:
                 raise ValueError(
