@@ -20,7 +20,7 @@ RESERVED = {
 TIME = "time"
 """Column of nodes and of edges with their times, int64, which no batch has."""
 
-_LAST_TIME = 2**62
+LAST_TIME = 2**62
 """Times are below it, so that their differences are int64."""
 
 TARGETS = (("node", "force"), ("context", "stress"))
@@ -223,7 +223,7 @@ def checked_times(name: str, values: Any, share: bool = False) -> np.ndarray:
             "as floats round times, and dates by t.astype('datetime64[ms]').astype("
             "np.int64). A feature that is no time needs another name than 'time'."
         )
-    if array.size and (array.max() >= _LAST_TIME or array.min() <= -_LAST_TIME):
+    if array.size and (array.max() >= LAST_TIME or array.min() <= -LAST_TIME):
         raise ValueError(
             f"Expected times within 2**62 of 0 in `{name}`, whose differences are "
             f"int64. Received: values from {array.min()} to {array.max()}. Choose a "

@@ -129,6 +129,11 @@ on, then those at a distance of one edge, and so on.
 | `x["hops"][l]["edge_mask"]`   | [G, E_l] bool | real edges that layer l reads    |
 | `x["hops"][l]["plan"]`        | a dict        | arrays of a primitive            |
 
+If a sampler draws by time, rows are those of disjoint trees, one for each node to train
+on or for each end of a pair and its time: a node has a row in every tree that it is in,
+degrees are those before the time of the tree, and `x["edge"]["age"]`, float32 [G, E],
+is that time minus the time of the edge, 0 where padded.
+
 Subgraphs that stand for themselves (`ClusterSampler`) have no `"sampled"`. `"hops"`
 stands for `"plan"` where layers are trimmed: layer l reads the first E_l edges and
 computes the first N_l rows, those that later layers read, and R is the number of rows

@@ -141,11 +141,14 @@ class Supergraph(NamedTuple):
         members: Ids of the graphs, or of the items from which a subgraph is drawn.
         budget: Capacities by name.
         key: Numbers that random draws depend on: seed, epoch and step.
+        times: int64, times of items that a sampler by time draws for; None for those of
+            the nodes.
     """
 
     members: np.ndarray
     budget: dict[str, int]
     key: tuple[int, ...] = ()
+    times: np.ndarray | None = None
 
 
 class BatchAssembler:

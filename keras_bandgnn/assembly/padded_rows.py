@@ -156,6 +156,13 @@ class PaddedRows:
             out[place] = values[real]
         return out
 
+    def aligned(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the real rows, padded by 0, [rows, ...]."""
+        out = np.zeros((self.offsets[-1], *values.shape[1:]), values.dtype)
+        for place, real in zip(self.place, self.real, strict=True):
+            out[place] = values[real]
+        return out
+
     def mask(self) -> np.ndarray:
         """Return True for real rows."""
         out = np.zeros(self.offsets[-1], bool)

@@ -4,12 +4,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.arrays import TIME
+from keras_bandgnn.arrays import LAST_TIME, TIME
 from keras_bandgnn.checks import (
     boolean,
     fraction,
     instance,
     optional,
+    positive_int,
     refuse,
     seed_number,
 )
@@ -264,7 +265,7 @@ def edges_before(graph: Graph, time: int) -> Graph:
 
     Args:
         graph: A graph whose edges have times.
-        time: The time, in the unit of the edges' times; may be negative.
+        time: The time, in the unit of the edges' times, from 0, or negative.
 
     Raises:
         ValueError: For edges without times, or a time that is no integer.
@@ -275,8 +276,7 @@ def edges_before(graph: Graph, time: int) -> Graph:
     [10]
     """
     instance("graph", graph, Graph, "a Graph")
-    if isinstance(time, bool) or not isinstance(time, int | np.integer):
-        refuse("time", "an integer, in the unit of the times of edges", time)
+    time = positive_int("time", time, -LAST_TIME, LAST_TIME)
     return with_edges(graph, edge_times(graph, "edges_before") < time)
 
 

@@ -7,6 +7,7 @@ from keras_bandgnn.models.inputs import LOADER, Inputs
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.time_trees import with_ages
 
 
 def input_loader(
@@ -58,8 +59,10 @@ def input_loader(
             f"Expected edge types below {types}, as the backbone's "
             f"num_edge_types. Received: {loader.num_edge_types} types."
         )
+    drawn_by = getattr(loader.assembler, "sampler", None)
+    by_time = drawn_by is not None and drawn_by.time is not None
     for part in loader.parts:
-        backbone.check(part)
+        backbone.check(with_ages(part) if by_time else part)
     backbone.check_weights(loader.parts, loader.edge_weight)
     task.check(loader)
     return loader

@@ -100,13 +100,18 @@ class GraphPairs:
             pairs = self.ends.rows(self.ends.links())
         return self.read(name, pairs)
 
-    def read_or_edges(self, pairs) -> NodePairs:
-        """Convert the argument `pairs`; None stands for the edges, each pair once."""
+    def read_or_edges(self, pairs, sampler: Sampler | None = None) -> NodePairs:
+        """Convert the argument `pairs`; None stands for the edges, each pair once.
+
+        Args:
+            pairs: The argument.
+            sampler: If it draws by time, a pair comes once for each of its times.
+        """
         from keras_bandgnn.data.link_splits import split_links
 
         if pairs is None:
-            edge_set = self.ends.edge_set
-            pairs = split_links(self.graph, 0.0, 0.0, edge_set=edge_set).train_pairs
+            options = {"edge_set": self.ends.edge_set, "time": draws_by_time(sampler)}
+            pairs = split_links(self.graph, 0.0, 0.0, **options).train_pairs
         return self.read("pairs", pairs)
 
     def read_known(self, known_pairs) -> NodePairs:
@@ -137,15 +142,18 @@ class GraphPairs:
         undirected = is_undirected(self.ends.links(), self.graph.num_nodes)
         return both_ways(true) if undirected else true
 
-    def check_validation(self, train: NodePairs, valid: NodePairs) -> None:
+    def check_validation(
+        self, train: NodePairs, valid: NodePairs, sampler: Sampler | None = None
+    ) -> None:
         """Raise a ValueError if validation pairs leak into edges or training pairs.
 
         Args:
             train: Pairs to train on.
             valid: Pairs to validate on.
+            sampler: Sampler of the messages, which may draw by time; or None.
         """
         if self._by_time(valid):
-            self.check_messages("validation_pairs", valid)
+            self.check_messages("validation_pairs", valid, sampler)
             if train.time is not None and (train.time >= valid.time.min()).any():
                 raise ValueError(
                     "Expected pairs to train on that are earlier than "
@@ -167,14 +175,20 @@ class GraphPairs:
             )
         self.check_messages("validation_pairs", valid)
 
-    def check_messages(self, name: str, pairs: NodePairs) -> None:
+    def check_messages(
+        self, name: str, pairs: NodePairs, sampler: Sampler | None = None
+    ) -> None:
         """Raise a ValueError for pairs that are not edges, but leak into messages.
 
         Args:
             name: The argument, for errors.
             pairs: Pairs to evaluate on. If they and the edges have times, the edges are
                 to be earlier than all pairs; that they join them is history.
+            sampler: Sampler of the messages, which may draw by time; or None.
         """
+        if draws_by_time(sampler):
+            # Edges are earlier than their pair.
+            return
         if self._by_time(pairs):
             edges = NodePairs.of_edges(self.graph)
             refuse_later(name, pairs, edges, self.graph.num_nodes, self.undirected)
@@ -218,6 +232,11 @@ class GraphPairs:
         flat = self.preprocessor.transform([graph.replace(origin=None)])
         row = np.arange(graph.num_nodes) if flat.origin is None else flat.origin
         return NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
+
+
+def draws_by_time(sampler: Sampler | None) -> bool:
+    """Return whether a sampler draws edges that are earlier than the pair."""
+    return sampler is not None and sampler.time is not None
 
 
 def check_one_device(task) -> None:
@@ -279,9 +298,10 @@ def make_link_loader(
         if not isinstance(sampler, NeighborSampler):
             refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
         batch_size = batch_size or min(sampler.batch_size, len(pairs))
-        # All pairs and negatives may have distinct nodes.
-        count = 2 * batch_size * (1 + negatives.per_positive)
-        nodes = min(count, graph.num_nodes)
+        # All pairs and negatives may have distinct nodes, by time also equal ones.
+        nodes = 2 * batch_size * (1 + negatives.per_positive)
+        if not draws_by_time(sampler):
+            nodes = min(nodes, graph.num_nodes)
         sampler = type(sampler)(**{**sampler.get_config(), "batch_size": nodes})
     loader = input_loader(
         task, Inputs(GRAPHS, [graph], graph), training=False, sampler=sampler

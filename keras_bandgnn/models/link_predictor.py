@@ -219,7 +219,9 @@ class LinkPredictor(Task):
             seed: Seed of the order, the negatives and, on torch, of dropout.
             sampler: `NeighborSampler` for graphs that do not fit a step: a step has the
                 neighbours that it draws around the nodes of the pairs, as many true
-                ones as its `batch_size`, unless `fit` has another. None for the whole
+                ones as its `batch_size`, unless `fit` has another. With its option
+                `time` those that are earlier than the pair, so that `x` may have edges
+                of all times; negatives have the time of their pair. None for the whole
                 graph.
             undirected: Whether a pair and its reverse are one fact. Then
                 `validation_pairs` leak if their reverse, or an edge of another type, is
@@ -265,7 +267,7 @@ class LinkPredictor(Task):
             loader = make_link_loader(
                 self,
                 links,
-                links.read_or_edges(pairs),
+                links.read_or_edges(pairs, sampler),
                 known,
                 validation_pairs,
                 negatives=negatives,
@@ -277,11 +279,11 @@ class LinkPredictor(Task):
         if validation_pairs is not None:
             links = self._links(loader.graph, undirected)
             held_out = links.read("validation_pairs", validation_pairs)
-            links.check_validation(loader.pairs, held_out)
+            links.check_validation(loader.pairs, held_out, loader.assembler.sampler)
             valid = validation_loader(loader, held_out, seed)
         elif isinstance(valid, Loader) and valid.pairs is not None:
             links = self._links(valid.graph, undirected)
-            links.check_validation(loader.pairs, valid.pairs)
+            links.check_validation(loader.pairs, valid.pairs, valid.assembler.sampler)
         return super().fit(loader, None, validation_data=valid, seed=seed, **kwargs)
 
     def evaluate(
@@ -350,7 +352,7 @@ class LinkPredictor(Task):
     def _check_loader(self, loader, undirected: bool | None) -> None:
         if loader.pairs is not None:
             links = self._links(loader.graph, undirected)
-            links.check_messages("pairs", loader.pairs)
+            links.check_messages("pairs", loader.pairs, loader.assembler.sampler)
 
     # === Predictions ===
 

@@ -16,7 +16,13 @@ from keras_bandgnn.preprocessing.loading.batch_builder import Composer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
+from keras_bandgnn.preprocessing.loading.sample_loader import estimated_budget
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.sampled_graph import key_of
+
+# Steps from which the usual sizes of trees are estimated, and the number that keeps
+# their draws apart from those of epochs.
+_TRIED, _ESTIMATE = 8, 1 << 40
 
 
 def LinkLoader(
@@ -53,7 +59,8 @@ def LinkLoader(
         loader: Loader of the graph alone, such as `task.loader(graph)`, whose plan and
             order of nodes the batches have; by default a plain `GraphLoader`. Of a
             `SampleLoader` batches have the subgraph that its sampler cuts around the
-            nodes of the pairs, instead of the whole graph.
+            nodes of the pairs, instead of the whole graph. If it draws by time, both
+            nodes of a pair, and of its negatives, have what is before the pair.
         prefetch: Batches to assemble in advance; 0 for none.
         undirected: Whether negatives avoid the reverse of true pairs, too, as of
             `LinkPredictor.fit`. By default if `pairs` have one type, 0.
@@ -64,7 +71,8 @@ def LinkLoader(
         A `Loader`, whose `graph` is this; its `pairs` are numbered as the nodes.
 
     Raises:
-        ValueError: For several graphs, pairs of other nodes, or layers that drop nodes.
+        ValueError: For several graphs, pairs of other nodes, layers that drop nodes, or
+            a sampler by time and pairs without times.
 
     Example:
     >>> graph = Graph(4, [0, 1, 2], [1, 2, 3])
@@ -256,7 +264,15 @@ class PairAssembler(BatchAssembler):
         )
         self.batch_size = batch_size
         self.per_positive = 0 if negatives is None else negatives.per_positive
-        self.samples = loader.sampler is not None
+        self.sampler = loader.sampler
+        self.samples = self.sampler is not None
+        self.by_time = self.samples and self.sampler.time is not None
+        if self.by_time and pairs.time is None:
+            raise ValueError(
+                f"Expected pairs with times for {loader.sampler!r}. Received: pairs "
+                "without. Give them, in the unit of the times of edges: "
+                "NodePairs(senders, receivers, time=t)."
+            )
         ((places, _),) = caller_rows([graph], loader)
         if len(places) != graph.num_nodes:
             raise ValueError(
@@ -270,6 +286,8 @@ class PairAssembler(BatchAssembler):
         # Real rows of a batch; of samples in the mean.
         self.used = {"graph": 1, "node": graph.num_nodes, "edge": 0}
         if self.samples:
+            if self.by_time:
+                self._fit_budget()
             for name in ("node", "edge"):
                 total = int(loader.sizes[name][0])
                 self.used[name] = total // loader.batches_per_epoch
@@ -280,6 +298,26 @@ class PairAssembler(BatchAssembler):
         if "edge" in x:
             self.used["edge"] = int(x["edge"]["mask"].sum())
             self._budget["edge"] = x["edge"]["mask"].shape[1]
+
+    def _fit_budget(self) -> None:
+        """Make room for the trees of pairs, which are larger than those of any nodes.
+
+        Loaders that share a `SampleLoader`, to train and to validate, have one shape.
+        """
+        assembler, tables = self.loader.assembler, []
+        size = min(self.batch_size, len(self.pairs))
+        for number in range(_TRIED):
+            key = (0, _ESTIMATE, number)
+            members = key_of(*key).choice(len(self.pairs), size, replace=False)
+            columns = self._columns(Supergraph(members, {}, key))[0]
+            seeds, _ = self._seeds(columns, Supergraph(members, {}, key))
+            tables.append(assembler.needed(assembler.subgraph(seeds)))
+        budget = estimated_budget(assembler, tables)
+        if assembler.seeds_of_pairs:
+            (*_, last) = assembler.budgets
+            budget = {name: max(room, last[name]) for name, room in budget.items()}
+        assembler.seeds_of_pairs = True
+        assembler.budgets = [budget]
 
     def _prepare_draws(self) -> None:
         self._draw = None
@@ -314,21 +352,28 @@ class PairAssembler(BatchAssembler):
         del replicas
         return [self._batch(group) for group in groups]
 
-    def _batch(self, group: Supergraph) -> tuple:
+    def _columns(self, group: Supergraph) -> tuple[dict[str, np.ndarray], int]:
+        """Return the columns of pairs and negatives, and the number of pairs."""
         true = self.pairs.take(group.members)
         drawn = true.take(slice(0))
         if self._draw is not None and len(true):
             drawn = self._draw(group.members, np.random.default_rng(group.key))
         # Each positive is followed by its negatives.
-        step = 1 + self.per_positive
         columns = {
             name: np.column_stack(
                 [getattr(true, field), *_negatives(drawn, field, len(true))]
             ).ravel()
             for name, field in _COLUMNS.items()
         }
+        if self.by_time:
+            columns["time"] = true.time.repeat(1 + self.per_positive)
+        return columns, len(true)
+
+    def _batch(self, group: Supergraph) -> tuple:
+        columns, count = self._columns(group)
+        step = 1 + self.per_positive
         x, figures = self._around(columns, group)
-        rows = picked_rows([np.arange(len(true) * step)], self.batch_size * step)
+        rows = picked_rows([np.arange(count * step)], self.batch_size * step)
         mask = rows.mask()[None]
         pair = {name: rows.padded(v, 0)[None] for name, v in columns.items()}
         pair["mask"] = mask
@@ -340,18 +385,33 @@ class PairAssembler(BatchAssembler):
 
     def _around(self, columns: dict, group: Supergraph) -> tuple[dict, dict]:
         """Return the batch around pairs, whose ends become its rows, and figures."""
-        ends = self._row[np.concatenate([columns["sender"], columns["receiver"]])]
         if self.samples:
-            nodes, ends = np.unique(ends, return_inverse=True)
-            budget = {k: v for k, v in group.budget.items() if k != "pair"}
-            seeds = Supergraph(nodes.astype(np.int64), budget, (*group.key, 1))
+            seeds, ends = self._seeds(columns, group)
             (((x, *_), figures),) = self.loader.assembler.build([seeds], 1)
             figures = {**figures, "graph": (1, 2)}
         else:
+            ends = self._row[np.concatenate([columns["sender"], columns["receiver"]])]
             x, budget = self._x, self._budget
             figures = {name: (n, budget[name]) for name, n in self.used.items()}
-        columns["sender"], columns["receiver"] = np.split(ends, 2)
+        columns["sender"], columns["receiver"] = np.split(ends.astype(np.int32), 2)
         return x, figures
+
+    def _seeds(self, columns: dict, group: Supergraph) -> tuple[Supergraph, np.ndarray]:
+        """Return the ends of pairs as seeds, each once, and the seed of each end.
+
+        By time the two ends of a pair are two seeds, and a node is one for each time.
+        """
+        ends = self._row[np.concatenate([columns["sender"], columns["receiver"]])]
+        budget = {k: v for k, v in group.budget.items() if k != "pair"}
+        key = (*group.key, 1)
+        if not self.by_time:
+            nodes, ends = np.unique(ends, return_inverse=True)
+            return Supergraph(nodes.astype(np.int64), budget, key), ends
+        moments, rank = np.unique(columns.pop("time"), return_inverse=True)
+        seeds = ends.astype(np.int64) * len(moments) + np.tile(rank.reshape(-1), 2)
+        seeds, ends = np.unique(seeds, return_inverse=True)
+        nodes, rank = np.divmod(seeds, max(len(moments), 1))
+        return Supergraph(nodes, budget, key, moments[rank]), ends.reshape(-1)
 
 
 # Columns of `x["pair"]`, and the fields of `NodePairs`.

@@ -160,6 +160,46 @@ def _targets(flat: FlatGraphs, classes: bool) -> np.ndarray:
     return known_labels(np.asarray(flat.label), classes).any(axis=1)
 
 
+def largest_sizes(assembler: SampleAssembler) -> dict[str, int]:
+    """Return the largest sizes that a subgraph may have, by capacity."""
+    sampler = assembler.sampler
+    sizes = named_sizes(*sampler.bound(assembler.graph), assembler.trimmed)
+    if assembler.sets is not None:
+        sizes |= assembler.sets.bounds(sizes["node"], sampler.time is None)
+    return {name: int(round_up_64(size)) for name, size in sizes.items()}
+
+
+def estimated_budget(
+    assembler: SampleAssembler, tables: Sequence[Mapping[str, int]]
+) -> dict[str, int]:
+    """Return capacities with room for nearly all subgraphs.
+
+    Args:
+        assembler: Has the sampler.
+        tables: Sizes of a few subgraphs by capacity, see `SampleAssembler.needed`.
+    """
+    bounds = largest_sizes(assembler)
+    budget = {"graph": 2, "item": assembler.sampler.batch_size}
+
+    def room(name: str) -> int:
+        sizes = np.array([table[name] for table in tables], float)
+        deviation = sizes.std(ddof=1) if len(sizes) > 1 else 0.0
+        usual = max(sizes.mean() + _DEVIATIONS * deviation, 1.02 * sizes.max())
+        return int(min(round_up_64(int(usual)), bounds[name]))
+
+    for kind in ("node", "edge"):
+        before = None
+        for name in capacity_names(kind, len(tables[0])):
+            if name not in tables[0]:
+                break
+            # Rows of a layer are the first of those of the layer before it.
+            before = room(name) if before is None else min(room(name), before)
+            budget[name] = before
+    # Tables of node sets.
+    names = sorted(tables[0].keys() - budget.keys())
+    return {**budget, **{name: room(name) for name in names}}
+
+
 class SampleComposer(Composer):
     """Deals out the items of a sampler.
 
@@ -220,38 +260,17 @@ class SampleComposer(Composer):
             members = key_of(*key).choice(self.ids, size, replace=False)
             subgraph = self.assembler.subgraph(Supergraph(members, {}, key))
             tables.append(self.assembler.needed(subgraph))
-        bounds = self._bounds()
-        budget = {"graph": 2, "item": self.sampler.batch_size}
-        means = {}
-        for kind in ("node", "edge"):
-            before = None
-            for name in capacity_names(kind, len(tables[0])):
-                if name not in tables[0]:
-                    break
-                sizes = np.array([table[name] for table in tables], float)
-                means[name] = sizes.mean()
-                room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
-                room = max(room, 1.02 * sizes.max())
-                room = int(min(round_up_64(int(room)), bounds[name]))
-                # Rows of a layer are the first of those of the layer before it.
-                before = room if before is None else min(room, before)
-                budget[name] = before
-        for name in sorted(tables[0].keys() - means.keys()):
-            # Tables of node sets.
-            sizes = np.array([table[name] for table in tables], float)
-            room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
-            room = int(round_up_64(int(max(room, 1.02 * sizes.max()))))
-            budget[name] = min(room, bounds[name])
+        budget = estimated_budget(self.assembler, tables)
         self.assembler.budgets = [budget]
         steps = self.length * self.per_step
+        names = [
+            k for kind in ("node", "edge") for k in capacity_names(kind, len(budget))
+        ]
+        means = {k: np.mean([t[k] for t in tables]) for k in names if k in tables[0]}
         self.sizes = {k: np.array([int(v * steps)]) for k, v in means.items()}
 
     def _bounds(self) -> dict[str, int]:
-        nodes, edges = self.sampler.bound(self.assembler.graph)
-        sizes = named_sizes(nodes, edges, self.assembler.trimmed)
-        if self.assembler.sets is not None:
-            sizes |= self.assembler.sets.bounds(sizes["node"])
-        return {name: int(round_up_64(size)) for name, size in sizes.items()}
+        return largest_sizes(self.assembler)
 
     @property
     def budgets(self) -> list[dict[str, int]]:

@@ -4,7 +4,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean, optional, positive_int, refuse, shown, string
+from keras_bandgnn.checks import (
+    boolean,
+    one_of,
+    optional,
+    positive_int,
+    refuse,
+    shown,
+    string,
+)
+from keras_bandgnn.preprocessing.sampling.row_draws import (
+    uniform,
+    uniform_again,
+    weighted,
+    weighted_again,
+)
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     SampledGraph,
     Subgraph,
@@ -12,6 +26,12 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     ranges,
 )
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.time_trees import (
+    check_times,
+    subgraph_of_trees,
+)
+
+TIMES = ("uniform", "recent")
 
 
 class NeighborSampler(Sampler):
@@ -55,10 +75,17 @@ class NeighborSampler(Sampler):
             of several hosts each trains on the nodes of the parts that are its number
             modulo their count, so it reads mostly rows of its own parts. None for
             nodes of all parts on all hosts.
+        time: How to draw edges that are strictly earlier than the node to train on, by
+            `edge["time"]` and `node["time"]`, or than the pair that a node is an end
+            of: `"uniform"`, as without times; or `"recent"`, the last ones, over which
+            sums and means then are. Each node to train on has neighbours of its own, so
+            that none shows another what is later, and `edge["age"]` of a batch is its
+            time minus that of the edge. None for edges of all times.
 
     Raises:
         ValueError: For arguments out of range; from `fit` for a graph without the
-            feature, weights below 0, or weights with sums that would be biased.
+            feature or without times, weights below 0, or weights with sums that would
+            be biased.
 
     Reference:
         Hamilton et al. 2017, https://arxiv.org/abs/1706.02216, Algorithm 2.
@@ -87,6 +114,7 @@ class NeighborSampler(Sampler):
         replace: bool = False,
         edge_weight: str | None = None,
         part: str | None = None,
+        time: str | None = None,
     ):
         if isinstance(fan_outs, str | Mapping) or not isinstance(fan_outs, Sequence):
             refuse("fan_outs", "a list of numbers, one per layer", fan_outs)
@@ -97,10 +125,17 @@ class NeighborSampler(Sampler):
         self.replace = boolean("replace", replace)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
         self.part = optional(string, "part", part)
+        self.time = optional(one_of, "time", time, TIMES)
+        if self.time is not None and self.edge_weight is not None:
+            refuse("edge_weight", "None with `time`", edge_weight)
+        if self.time == "recent" and self.replace:
+            refuse("replace", "False with time='recent'", replace)
         self.num_hops = len(self.fan_outs)
 
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
         """Return the nodes to train on."""
+        if self.time is not None:
+            check_times(graph, self)
         if self.edge_weight is not None:
             self._weights(graph)
         for fan_out in self.fan_outs:
@@ -120,15 +155,19 @@ class NeighborSampler(Sampler):
         items: np.ndarray,
         rng: np.random.Generator,
         rescale: bool = False,
+        times: np.ndarray | None = None,
     ) -> Subgraph:
         """Return nodes, and the neighbours that are drawn for them.
 
         Args:
             graph: The graph.
-            items: int64 [b], distinct nodes.
+            items: int64 [b], nodes, distinct without times.
             rng: Random numbers.
             rescale: Whether to weigh edges so that sums of messages are unbiased.
+            times: int64 [b], times of the nodes, with the option `time`.
         """
+        if self.time is not None:
+            return subgraph_of_trees(self, graph, items, times, rng, rescale)
         number = graph.numbering()
         number[items] = np.arange(len(items), dtype=np.int32)
         nodes, ends = [items], [len(items)]
@@ -136,7 +175,7 @@ class NeighborSampler(Sampler):
         frontier = items
         try:
             for fan_out in self.fan_outs:
-                drawn, count = self._draw(graph, frontier, fan_out, rng)
+                drawn, count = self.draw(graph, frontier, fan_out, rng)
                 sender = graph.senders[drawn]
                 new = sender[number[sender] < 0]
                 # Deduplicate: keep the last occurrence of each node.
@@ -155,17 +194,14 @@ class NeighborSampler(Sampler):
         finally:
             for hop in nodes:
                 number[hop] = -1
-        by_type = np.repeat(
-            [isinstance(fan_out, dict) for fan_out in self.fan_outs],
-            [len(count) for count in counts],
-        )
+        by_type = self.draws_by_type([len(count) for count in counts])
         counts, drawn = np.concatenate(counts), np.concatenate(edges)
         receiver = np.arange(len(counts), dtype=np.int32).repeat(counts)
         nodes = np.concatenate(nodes)
         weight = None
         if rescale:
             receivers = nodes[: len(counts)]
-            weight = self._edge_weights(graph, receivers, counts, drawn, by_type)
+            weight = self.edge_weights(graph, receivers, counts, drawn, by_type)
         return Subgraph(
             nodes,
             drawn,
@@ -182,18 +218,33 @@ class NeighborSampler(Sampler):
             return None
         return node_ids(graph, self.part, "part")[ids] % num_hosts
 
-    def _draw(self, graph, nodes, fan_out, rng) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids of drawn edges by receiver, and how many go into each node."""
+    def draws_by_type(self, rows: Sequence[int]) -> np.ndarray:
+        """Return whether edges into nodes are drawn by type, bool [sum of rows].
+
+        Args:
+            rows: Nodes at each distance.
+        """
+        return np.repeat([isinstance(f, dict) for f in self.fan_outs], rows)
+
+    def draw(
+        self, graph, nodes, fan_out, rng, ranks=None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids of drawn edges by receiver, and how many go into each node.
+
+        Args:
+            graph: The graph.
+            nodes: int64 [n].
+            fan_out: Number of edges, or one for each type.
+            rng: Random numbers.
+            ranks: int64 [n], ranks of the times that edges are earlier than, see
+                `EdgeHistories`; None for edges of all times.
+        """
         if not isinstance(fan_out, dict):
-            first = graph.pointer[nodes]
-            degree = graph.pointer[nodes + 1] - first
-            return self._draw_from(graph, first, degree, fan_out, rng)
-        order, pointer, num_types = graph.by_type()
+            first, degree, order = _rows(graph, nodes, None, ranks)
+            return self._draw_from(graph, first, degree, fan_out, rng, order)
         drawn, rows = [], []
         for kind, limit in fan_out.items():
-            group = nodes * num_types + kind
-            first = pointer[group]
-            degree = pointer[group + 1] - first
+            first, degree, order = _rows(graph, nodes, kind, ranks)
             edges, counts = self._draw_from(graph, first, degree, limit, rng, order)
             drawn.append(edges)
             rows.append(np.arange(len(nodes)).repeat(counts))
@@ -204,16 +255,19 @@ class NeighborSampler(Sampler):
 
     def _draw_from(self, graph, first, degree, fan_out, rng, order=None) -> tuple:
         """Draw from rows of edges that begin at `first` and are `degree` long."""
-        if fan_out == -1 and not (self.replace and self.edge_weight):
+        if self.time == "recent":
+            counts = degree if fan_out == -1 else np.minimum(degree, fan_out)
+            edges = ranges(first + degree - counts, counts)
+        elif fan_out == -1 and not (self.replace and self.edge_weight):
             edges, counts = ranges(first, degree), degree
         elif self.edge_weight is not None:
             weight = self._weights(graph)
             if order is not None:
                 weight = weight[order]
-            draw = _weighted_again if self.replace else _weighted
+            draw = weighted_again if self.replace else weighted
             edges, counts = draw(first, degree, fan_out, weight, rng)
         else:
-            draw = _uniform_again if self.replace else _uniform
+            draw = uniform_again if self.replace else uniform
             offsets, counts = draw(degree, fan_out, rng)
             edges = first[:, None] + offsets
             if (counts == fan_out).all():
@@ -222,7 +276,9 @@ class NeighborSampler(Sampler):
                 edges = edges[np.arange(fan_out) < counts[:, None]]
         return (edges if order is None else order[edges]), counts
 
-    def _edge_weights(self, graph, receivers, counts, drawn, by_type) -> np.ndarray:
+    def edge_weights(
+        self, graph, receivers, counts, drawn, by_type, ranks=None
+    ) -> np.ndarray:
         """Return the factors with which sums over drawn edges are unbiased.
 
         An edge of the chance p among k draws has the factor 1 / (k p). Draws are from
@@ -234,22 +290,19 @@ class NeighborSampler(Sampler):
             counts: int64 [r], edges drawn into each.
             drawn: int64 [e], these edges.
             by_type: bool [r], whether draws are from those of a type.
+            ranks: See `draw`.
         """
         rows = np.arange(len(receivers)).repeat(counts)
-        if not by_type.any():
-            group, num_types = rows, 1
-            available = graph.degree[receivers[rows]]
-        else:
+        group, num_types = rows, 1
+        available = _rows(graph, receivers, None, ranks)[1][rows]
+        if by_type.any():
             kinds = np.asarray(graph.flat.edge_type)
-            _, pointer, num_types = graph.by_type()
+            num_types = graph.by_type()[2]
             kind = np.where(by_type[rows], kinds[drawn], 0)
             group = rows * num_types + kind
-            cell = receivers[rows] * num_types + kind
-            available = np.where(
-                by_type[rows],
-                pointer[cell + 1] - pointer[cell],
-                graph.degree[receivers[rows]],
-            )
+            ranks = None if ranks is None else ranks[rows]
+            typed = _rows(graph, receivers[rows], kind, ranks)[1]
+            available = np.where(by_type[rows], typed, available)
         draws = np.bincount(group)[group]
         if self.edge_weight is None:
             return (available / draws).astype(np.float32)
@@ -294,6 +347,9 @@ class NeighborSampler(Sampler):
 
         For sums and attention, and for means over draws by type.
         """
+        if self.time == "recent":
+            # The draws are the neighbourhood.
+            return False
         numbers = [_numbers(fan_out) for fan_out in self.fan_outs]
         again = self.replace and self.edge_weight is not None
         if not again and all(n == -1 for fan_out in numbers for n in fan_out):
@@ -338,19 +394,45 @@ class NeighborSampler(Sampler):
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes within, and edges into, each distance."""
-        nodes, edges = [min(self.batch_size, graph.num_nodes)], []
+        # By time each item has nodes and edges of its own.
+        copies = 1 if self.time is None else self.batch_size
+        num_nodes, num_edges = copies * graph.num_nodes, copies * graph.num_edges
+        nodes, edges = [min(self.batch_size, num_nodes)], []
         new = nodes[0]
         for fan_out in self.fan_outs:
             limits = _numbers(fan_out)
-            limit = graph.num_edges
+            limit = num_edges
             if min(limits) >= 0:
                 limit = new * sum(limits)
             if not self.replace:
-                limit = min(limit, graph.num_edges)
+                limit = min(limit, num_edges)
             edges.append((edges[-1] if edges else 0) + limit)
-            new = min(limit, graph.num_nodes - nodes[-1])
+            new = min(limit, num_nodes - nodes[-1])
             nodes.append(nodes[-1] + new)
         return nodes, edges
+
+
+def _rows(graph: SampledGraph, nodes, kind, ranks) -> tuple:
+    """Return where edges into nodes begin, how many there are, and their order.
+
+    Args:
+        graph: The graph.
+        nodes: int64 [n].
+        kind: A type of edges, or int [n]; None for all types.
+        ranks: See `NeighborSampler.draw`.
+
+    Returns:
+        int64 [n], int64 [n], and int64 [E], edges in the order of the rows, or None if
+        they are in it.
+    """
+    typed = kind is not None
+    rows = nodes * graph.by_type()[2] + kind if typed else nodes
+    if ranks is not None:
+        histories = graph.histories("type" if typed else "node")
+        return (*histories.before(rows, ranks), histories.order)
+    order, pointer = graph.by_type()[:2] if typed else (None, graph.pointer)
+    first = pointer[rows]
+    return first, pointer[rows + 1] - first, order
 
 
 def _numbers(fan_out) -> list[int]:
@@ -376,68 +458,3 @@ def _checked_number(limit) -> int:
             f"Received: {shown(limit)}. Leave types of edges out that are not read."
         )
     return number
-
-
-def _uniform(degree: np.ndarray, limit: int, rng) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `limit` distinct numbers below each degree, or all of them.
-
-    Returns:
-        int64 [rows, limit], and how many of each row count.
-    """
-    counts = np.minimum(degree, limit)
-    offsets = np.empty((len(degree), limit), np.int64)
-    offsets[:] = np.arange(limit)
-    many = np.flatnonzero(degree > limit)
-    # Floyd's method for all rows at once: the i-th draw is below
-    # degree - limit + i + 1, and a number that was drawn before gives way to the
-    # largest one.
-    drawn = np.empty((limit, len(many)), np.int64)
-    for i, chance in enumerate(rng.random((limit, len(many)))):
-        largest = degree[many] - limit + i
-        value = (chance * (largest + 1)).astype(np.int64)
-        taken = (drawn[:i] == value).any(axis=0)
-        drawn[i] = np.where(taken, largest, value)
-    offsets[many] = drawn.T
-    return offsets, counts
-
-
-def _uniform_again(degree: np.ndarray, limit: int, rng) -> tuple:
-    """Draw `limit` numbers below each degree, which may repeat."""
-    chance = rng.random((len(degree), limit))
-    offsets = (chance * degree[:, None]).astype(np.int64)
-    return offsets, np.where(degree > 0, limit, 0)
-
-
-def _weighted(first, degree, limit: int, weight, rng) -> tuple:
-    """Draw at most `limit` distinct edges of each row, in proportion to weights.
-
-    The largest of u ** (1 / w) with u uniform (Efraimidis and Spirakis 2006).
-    """
-    edges = ranges(first, degree)
-    rows = np.arange(len(degree)).repeat(degree)
-    some = weight[edges] > 0
-    edges, rows = edges[some], rows[some]
-    chance = np.log(rng.random(len(edges))) / weight[edges]
-    order = np.lexsort((-chance, rows))
-    counts = np.bincount(rows, minlength=len(degree))
-    place = np.arange(len(rows)) - (np.cumsum(counts) - counts).repeat(counts)
-    top = order[place < limit]
-    return edges[top], np.minimum(counts, limit)
-
-
-def _weighted_again(first, degree, limit: int, weight, rng) -> tuple:
-    """Draw `limit` edges of each row in proportion to weights; they may repeat."""
-    edges = ranges(first, degree)
-    ends = np.cumsum(degree)
-    total = np.concatenate([[0.0], np.cumsum(weight[edges])])
-    low, high = total[ends - degree], total[ends]
-    if limit == -1:
-        counts = np.where(high > low, degree, 0)
-    else:
-        counts = np.where(high > low, limit, 0)
-    rows = np.arange(len(degree)).repeat(counts)
-    chance = low[rows] + rng.random(len(rows)) * (high - low)[rows]
-    place = np.searchsorted(total, chance, side="right") - 1
-    # Rounding must not leave the row.
-    place = np.clip(place, (ends - degree)[rows], ends[rows] - 1)
-    return edges[place], counts

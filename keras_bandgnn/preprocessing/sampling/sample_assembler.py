@@ -17,6 +17,12 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import (
 )
 from keras_bandgnn.preprocessing.sampling.sampled_sets import SampledSets
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.time_trees import (
+    AGE,
+    ages,
+    degrees_before,
+    times_of_nodes,
+)
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.segment import Segment
 
@@ -94,14 +100,22 @@ class SampleAssembler(BatchAssembler):
         # What labels add up to in a subgraph, [C] of the targets; see `expect_labels`.
         self._expected: dict[str, np.ndarray] = {}
         self._degrees: dict[str, np.ndarray] = {}
-        if sampler.of_whole_graph:
+        # Whether the budget is that of trees around pairs; see `LinkLoader`.
+        self.seeds_of_pairs = False
+        self.times: np.ndarray | None = None
+        typed = type_degrees and num_types > 1
+        self._types_of_degrees = num_types if typed else None
+        if sampler.time is not None:
+            self.times = times_of_nodes(graph)
+        elif sampler.of_whole_graph:
             degree, loops = (v.astype(np.float32) for v in sampler.degrees(graph))
             self._degrees = {"degree": degree, "loops": loops}
-            if type_degrees and num_types > 1:
+            if typed:
                 counts = sampler.type_degrees(graph, num_types)
                 self._degrees["type_degree"] = counts.astype(np.float32)
         flat = graph.flat
-        names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
+        names = features or {"node": tuple(flat.node), "edge": (*flat.edge, AGE)}
+        self._reads_age = sampler.time is not None and AGE in names["edge"]
         self.node, self.edge = (
             {
                 name: values
@@ -130,8 +144,13 @@ class SampleAssembler(BatchAssembler):
 
     def subgraph(self, group: Supergraph) -> Subgraph:
         """Return the subgraph of a group of items."""
-        rng = key_of(*group.key)
-        return self.sampler.subgraph(self.graph, group.members, rng, self.rescale)
+        rng, options = key_of(*group.key), {}
+        if self.sampler.time is not None:
+            times = group.times
+            options["times"] = self.times[group.members] if times is None else times
+        return self.sampler.subgraph(
+            self.graph, group.members, rng, self.rescale, **options
+        )
 
     def needed(self, subgraph: Subgraph) -> dict[str, int]:
         """Return the sizes of a subgraph by the name of their capacity."""
@@ -191,10 +210,7 @@ class SampleAssembler(BatchAssembler):
             row, x["set"] = self.sets.lay_out([s.nodes for s in subgraphs], budget)
             x["node"][STATE_ROW] = row
         if self.sampler.of_whole_graph:
-            x["sampled"] = {
-                name: _whole(nodes, nodes.column([values]))
-                for name, values in self._degrees.items()
-            }
+            x["sampled"] = self._whole_degrees(nodes, subgraphs)
             if self.rescale:
                 weight = _joined(subgraphs, "edge_weight")
                 x["sampled"]["weight"] = _whole(
@@ -221,6 +237,21 @@ class SampleAssembler(BatchAssembler):
             weight = weight * x["read"]["weight"]
         return x, y, weight
 
+    def _whole_degrees(self, rows: PaddedRows, subgraphs) -> dict[str, np.ndarray]:
+        """Return the degrees that messages stand for, those of trees by their time."""
+        if self.sampler.time is None:
+            degrees = {k: rows.column([v]) for k, v in self._degrees.items()}
+        else:
+            tables = [
+                degrees_before(self.sampler, self.graph, s, self._types_of_degrees)
+                for s in subgraphs
+            ]
+            degrees = {
+                name: rows.aligned(np.concatenate([table[name] for table in tables]))
+                for name in tables[0]
+            }
+        return {name: _whole(rows, values) for name, values in degrees.items()}
+
     def _features(self, rows: PaddedRows, columns: Mapping) -> dict[str, np.ndarray]:
         return {
             name: _whole(rows, rows.column([values], empty=self._memory.empty))
@@ -242,6 +273,9 @@ class SampleAssembler(BatchAssembler):
         }
         if self.num_types > 1:
             columns["type"] = rows.column([self.graph.flat.edge_type])
+        if self._reads_age:
+            age = [ages(self.graph, subgraph) for subgraph in subgraphs]
+            columns[AGE] = rows.aligned(np.concatenate(age))
         columns = {name: _whole(rows, values) for name, values in columns.items()}
         return {**self._features(rows, self.edge), **columns}
 

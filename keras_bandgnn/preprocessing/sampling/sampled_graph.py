@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
 
 
 class Subgraph(NamedTuple):
@@ -26,6 +28,8 @@ class Subgraph(NamedTuple):
         edge_weight: float32 [e], factor of each message that makes sums unbiased, or
             None.
         node_weight: float32 [node_ends[0]], factor of each loss, or None.
+        time: int64 [n], time of the seed of each node, all of whose edges are earlier;
+            None without times. Then a node may occur once for each seed.
     """
 
     nodes: np.ndarray
@@ -36,6 +40,7 @@ class Subgraph(NamedTuple):
     edge_ends: tuple[int, ...]
     edge_weight: np.ndarray | None = None
     node_weight: np.ndarray | None = None
+    time: np.ndarray | None = None
 
 
 class SampledGraph:
@@ -71,6 +76,7 @@ class SampledGraph:
         self._receivers = receivers
         self._loops: np.ndarray | None = None
         self._typed: tuple | None = None
+        self._histories: dict[str, EdgeHistories] = {}
         self._local = threading.local()
         self._lock = threading.Lock()
 
@@ -113,6 +119,27 @@ class SampledGraph:
                 counts = np.bincount(key, minlength=self.num_nodes * num_types)
                 self._typed = order, np.concatenate([[0], np.cumsum(counts)]), num_types
         return self._typed
+
+    def histories(self, rows: str = "node") -> EdgeHistories:
+        """Return edges in the order of time by receiver, or also by another key.
+
+        Args:
+            rows: "node", the receiver; "type", that and the type, receiver * P + type;
+                or "loop", the same of edges from a node to itself alone.
+        """
+        if rows not in self._histories:
+            key, count = self._receivers.astype(np.int64), self.num_nodes
+            times = np.asarray(self.flat.edge[TIME])
+            if rows != "node":
+                num_types = self.by_type()[2]
+                key, count = key * num_types + self.flat.edge_type, count * num_types
+            if rows == "loop":
+                is_loop = self.senders == self._receivers
+                key, times = key[is_loop], times[is_loop]
+            histories = EdgeHistories(key, times, count)
+            with self._lock:
+                self._histories.setdefault(rows, histories)
+        return self._histories[rows]
 
     def type_degrees(self, num_types: int, some=slice(None)) -> np.ndarray:
         """Return the edges into each node per type, int64 [N, P].

@@ -29,10 +29,15 @@ class SampledSets:
         names = map(set_resource, self.tables)
         return dict(zip(names, counts.tolist(), strict=True))
 
-    def bounds(self, nodes: int) -> dict[str, int]:
-        """Return the most rows that so many nodes can need, by resource."""
+    def bounds(self, nodes: int, distinct: bool = True) -> dict[str, int]:
+        """Return the most rows that so many nodes can need, by resource.
+
+        Args:
+            nodes: Number of nodes.
+            distinct: Whether each node comes once.
+        """
         totals = self.sizes(np.arange(len(self.kinds)))
-        return {name: min(nodes, total) for name, total in totals.items()}
+        return {k: min(nodes, v) if distinct else nodes for k, v in totals.items()}
 
     def lay_out(
         self, subgraphs: Sequence[np.ndarray], budget: Mapping[str, int]

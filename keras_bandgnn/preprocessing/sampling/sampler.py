@@ -30,6 +30,9 @@ class Sampler:
     # otherwise a subgraph is a graph of its own. Neighbour samplers are both, samplers
     # of subgraphs this alone, clusters neither.
     of_whole_graph = False
+    # How edges are drawn that are earlier than the time of an item, which `subgraph`
+    # then takes as `times`; None for all edges.
+    time: str | None = None
     # Share of the items that an epoch uses. Below 1 each subgraph has `batch_size`
     # items drawn at random; otherwise each item comes once per epoch.
     share = 1.0
