@@ -160,6 +160,8 @@ from keras_bandgnn.checks import refuse
 
 # Edge feature of batches with the weights of a loader with `edge_weight`.
 MESSAGE_WEIGHT = "message_weight"
+# Edge feature of batches by time: time of the seed minus that of the edge.
+AGE = "age"
 # Column of nodes with their rows among the tables of all node sets.
 STATE_ROW = "state_row"
 

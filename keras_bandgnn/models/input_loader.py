@@ -7,7 +7,6 @@ from keras_bandgnn.models.inputs import LOADER, Inputs
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.time_trees import with_ages
 
 
 def input_loader(
@@ -61,8 +60,13 @@ def input_loader(
         )
     drawn_by = getattr(loader.assembler, "sampler", None)
     by_time = drawn_by is not None and drawn_by.time is not None
-    for part in loader.parts:
-        backbone.check(with_ages(part) if by_time else part)
+    parts = loader.parts
+    if by_time:
+        from keras_bandgnn.preprocessing.sampling.time_trees import with_ages
+
+        parts = [with_ages(part) for part in parts]
+    for part in parts:
+        backbone.check(part)
     backbone.check_weights(loader.parts, loader.edge_weight)
     task.check(loader)
     return loader

@@ -14,9 +14,12 @@ from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 __all__ = [
     "ChoiceAccuracy",
     "ChoiceCrossentropy",
+    "EdgeBank",
     "GraphProgressBar",
+    "LastPartner",
     "LinearDecay",
     "LossWeightScheduler",
+    "Popularity",
     "ROCAUC",
     "RecompilationError",
     "RecompileGuard",
@@ -46,8 +49,11 @@ EXPERIMENTAL = ["ElasticTuner"]
 
 _HOMES = {
     "ElasticTuner": "preprocessing.attention.elastic_tuner",
+    "EdgeBank": "training.edge_bank",
     "GraphProgressBar": "training.progress_callbacks",
+    "LastPartner": "training.last_partner",
     "LossWeightScheduler": "training.loss_weights",
+    "Popularity": "training.popularity",
     "RecompilationError": "training.recompile_guard",
     "RecompileGuard": "training.recompile_guard",
     "SaveProgress": "training.save_progress",

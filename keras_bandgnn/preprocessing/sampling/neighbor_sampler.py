@@ -26,10 +26,6 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     ranges,
 )
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.time_trees import (
-    check_times,
-    subgraph_of_trees,
-)
 
 TIMES = ("uniform", "recent")
 
@@ -135,6 +131,8 @@ class NeighborSampler(Sampler):
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
         """Return the nodes to train on."""
         if self.time is not None:
+            from keras_bandgnn.preprocessing.sampling.time_trees import check_times
+
             check_times(graph, self)
         if self.edge_weight is not None:
             self._weights(graph)
@@ -167,6 +165,10 @@ class NeighborSampler(Sampler):
             times: int64 [b], times of the nodes, with the option `time`.
         """
         if self.time is not None:
+            from keras_bandgnn.preprocessing.sampling.time_trees import (
+                subgraph_of_trees,
+            )
+
             return subgraph_of_trees(self, graph, items, times, rng, rescale)
         number = graph.numbering()
         number[items] = np.arange(len(items), dtype=np.int32)

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, picked_rows, stack
-from keras_bandgnn.batch import STATE_ROW
+from keras_bandgnn.batch import AGE, STATE_ROW
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT, on_host
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
@@ -17,12 +17,6 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import (
 )
 from keras_bandgnn.preprocessing.sampling.sampled_sets import SampledSets
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.time_trees import (
-    AGE,
-    ages,
-    degrees_before,
-    times_of_nodes,
-)
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.segment import Segment
 
@@ -106,6 +100,8 @@ class SampleAssembler(BatchAssembler):
         typed = type_degrees and num_types > 1
         self._types_of_degrees = num_types if typed else None
         if sampler.time is not None:
+            from keras_bandgnn.preprocessing.sampling.time_trees import times_of_nodes
+
             self.times = times_of_nodes(graph)
         elif sampler.of_whole_graph:
             degree, loops = (v.astype(np.float32) for v in sampler.degrees(graph))
@@ -242,6 +238,8 @@ class SampleAssembler(BatchAssembler):
         if self.sampler.time is None:
             degrees = {k: rows.column([v]) for k, v in self._degrees.items()}
         else:
+            from keras_bandgnn.preprocessing.sampling.time_trees import degrees_before
+
             tables = [
                 degrees_before(self.sampler, self.graph, s, self._types_of_degrees)
                 for s in subgraphs
@@ -274,6 +272,8 @@ class SampleAssembler(BatchAssembler):
         if self.num_types > 1:
             columns["type"] = rows.column([self.graph.flat.edge_type])
         if self._reads_age:
+            from keras_bandgnn.preprocessing.sampling.time_trees import ages
+
             age = [ages(self.graph, subgraph) for subgraph in subgraphs]
             columns[AGE] = rows.aligned(np.concatenate(age))
         columns = {name: _whole(rows, values) for name, values in columns.items()}

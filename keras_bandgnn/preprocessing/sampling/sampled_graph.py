@@ -8,7 +8,6 @@ import numpy as np
 
 from keras_bandgnn.arrays import TIME
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
 
 
 class Subgraph(NamedTuple):
@@ -76,7 +75,7 @@ class SampledGraph:
         self._receivers = receivers
         self._loops: np.ndarray | None = None
         self._typed: tuple | None = None
-        self._histories: dict[str, EdgeHistories] = {}
+        self._histories: dict = {}
         self._local = threading.local()
         self._lock = threading.Lock()
 
@@ -120,13 +119,15 @@ class SampledGraph:
                 self._typed = order, np.concatenate([[0], np.cumsum(counts)]), num_types
         return self._typed
 
-    def histories(self, rows: str = "node") -> EdgeHistories:
-        """Return edges in the order of time by receiver, or also by another key.
+    def histories(self, rows: str = "node"):
+        """Return the `EdgeHistories` of edges by receiver, or also by another key.
 
         Args:
             rows: "node", the receiver; "type", that and the type, receiver * P + type;
                 or "loop", the same of edges from a node to itself alone.
         """
+        from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
+
         if rows not in self._histories:
             key, count = self._receivers.astype(np.int64), self.num_nodes
             times = np.asarray(self.flat.edge[TIME])

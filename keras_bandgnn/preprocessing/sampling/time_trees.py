@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_bandgnn.arrays import TIME
+from keras_bandgnn.batch import AGE
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, Subgraph
 
@@ -33,10 +34,6 @@ def check_times(graph: SampledGraph, sampler) -> None:
             f"Received: node features {sorted(flat.node)}. Give them, in the unit of "
             "those of edges: Graph(..., node={'time': t})."
         )
-
-
-AGE = "age"
-"""Edge feature of batches by time: time of the seed minus that of the edge."""
 
 
 def times_of_nodes(graph: SampledGraph) -> np.ndarray:
