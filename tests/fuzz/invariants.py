@@ -17,7 +17,8 @@ def flat_graphs(graphs) -> str | None:
     """What is wrong with a `FlatGraphs`, or None."""
     columns = graphs.columns()
     for name, values in columns.items():
-        if values.dtype not in (np.int32, np.float32):
+        timed = name in ("node/time", "edge/time")
+        if values.dtype not in ((np.int64,) if timed else (np.int32, np.float32)):
             return f"{name} is {values.dtype}"
     count = len(columns["num_nodes"])
     rows = {"graph": count}

@@ -184,6 +184,15 @@ def dblp() -> Files:
     }
 
 
+def collegemsg() -> Files:
+    text = "1 2 1082040961\n3 4 1082155839\n5 2 1082414391\n"
+    return {"CollegeMsg.txt.gz": gz(text)}
+
+
+def collegemsg_text() -> Files:
+    return {"CollegeMsg.txt": b"1 2 1082040961\n3 4 1082155839\n"}
+
+
 def zinc_text() -> Files:
     return {
         "train.txt": b"CCO\nc1ccccc1\nCCN\n",
@@ -378,6 +387,8 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "node_graphs:read_heterophilous npz": heterophilous_npz,
     "node_graphs:read_wiki_cs json": wiki_cs,
     "dblp:read author_label+paper_author+paper_conf+paper_term": dblp,
+    "collegemsg:read messages.gz": collegemsg,
+    "collegemsg:read messages": collegemsg_text,
     "zinc:read test+test_index+train+train_index+valid+valid_index": zinc_text,
     "node_graphs:read_planetoid allx+ally+graph+test+tx+ty+x+y": planetoid,
     "mlearn:read " + "+".join(sorted(FILES)): mlearn,

@@ -63,12 +63,17 @@ def store() -> Files:
 
 
 def store_of_sets() -> Files:
-    """A store of graphs with node sets, of two shards."""
+    """A store of graphs with node sets and times, of two shards."""
     rng = np.random.default_rng(0)
     made = [
         from_sets(
             {"a": {"x": rng.normal(size=(n, 2)), "k": np.arange(n)}, "b.c": 2},
-            {("a", "to", "b.c"): rng.integers(0, [[n], [2]], (2, 5))},
+            {
+                ("a", "to", "b.c"): {
+                    "edge_index": rng.integers(0, [[n], [2]], (2, 5)),
+                    "time": 2**40 + np.arange(5),
+                }
+            },
             label={"a": np.arange(n) % 2},
         )
         for n in (1, 3, 4)

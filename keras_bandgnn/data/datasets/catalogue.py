@@ -163,6 +163,7 @@ _WIKI_CS = (
     "https://raw.githubusercontent.com/pmernyei/wiki-cs-dataset/"
     "f5207315d649377f936edb66d7d93f5342f01d81/dataset/data.json"
 )
+_SNAP = "https://snap.stanford.edu/data/"
 _DBLP = (
     "https://raw.githubusercontent.com/cynricfu/MAGNN/"
     "b8557f58ae04a7fe3e7a9fde64ea87c81b331efe/data/raw/DBLP/"
@@ -339,6 +340,21 @@ def _dblp() -> Dataset:
             Remote(file, _DBLP + file, f"git:{blob}")
             for file, blob in _DBLP_BLOBS.items()
         ),
+    )
+
+
+def _collegemsg() -> Dataset:
+    file = "CollegeMsg.txt"
+    return Dataset(
+        "collegemsg",
+        "messages between students, with times",
+        "1, with 1,899 nodes and 59,835 edges",
+        "links in time",
+        "see snap.stanford.edu",
+        forms=tuple(
+            Form("collegemsg:read", {"messages": name}) for name in (file + ".gz", file)
+        ),
+        downloads=(Remote(file + ".gz", _SNAP + file + ".gz"),),
     )
 
 
@@ -519,6 +535,7 @@ _ALL = (
     ),
     _wiki_cs(),
     _dblp(),
+    _collegemsg(),
     _mlearn(),
     _aflow(),
     _malnet(),
