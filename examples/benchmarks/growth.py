@@ -20,7 +20,10 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
 ATOMISTIC = ("schnet", "painn", "mpeu")
-FRAMED = ("gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn", "rgcn", "hgt")
+FRAMED = (
+    *("gcn", "light_gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn"),
+    *("rgcn", "hgt"),
+)
 MODELS = ("ggnn", *FRAMED, "gt", "graphormer", "gps", *ATOMISTIC)
 _DEGREE = 8
 # Numbers between the ends of near edges, on average.
@@ -96,6 +99,7 @@ def backbone_of(model: str, hidden: int, layers: int):
     made = {
         "ggnn": lambda: models.GGNNBackbone(inputs, hidden, layers, num_edge_types=1),
         "gcn": lambda: models.GCNBackbone(inputs, **frame),
+        "light_gcn": lambda: models.LightGCNBackbone(inputs, **frame),
         "gat": lambda: models.GATBackbone(inputs, **attention),
         "gatv2": lambda: models.GATv2Backbone(inputs, **attention),
         "gin": lambda: models.GINEBackbone(inputs, **frame),

@@ -38,6 +38,7 @@ class GraphConvolution(BatchLayer):
         num_edge_types: P, the number of edge types in batches. All share W.
         use_bias: Whether to add the bias b.
         use_kernel: Whether to apply W; otherwise the states stand for H W, and H = U.
+        self_loops: Whether to add the I.
 
     Input shape:
         states: float [G, N, H].
@@ -70,6 +71,7 @@ class GraphConvolution(BatchLayer):
         num_edge_types: int = 1,
         use_bias: bool = True,
         use_kernel: bool = True,
+        self_loops: bool = True,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -78,6 +80,7 @@ class GraphConvolution(BatchLayer):
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_bias = boolean("use_bias", use_bias)
         self.use_kernel = boolean("use_kernel", use_kernel)
+        self.self_loops = boolean("self_loops", self_loops)
 
     def build(self, states_shape, batch_shape=None):
         """Build the kernel [H, U] and the bias [U]."""
@@ -106,15 +109,15 @@ class GraphConvolution(BatchLayer):
             first: Number of the first graph, for errors.
         """
         weight = graphs.edge[edge_weight].astype(np.float64)
-        loops = graphs.senders == graphs.receivers
+        loops = (graphs.senders == graphs.receivers) & self.self_loops
         if weight.min(initial=0) >= 0 and not loops.any():
             return
         receiver = graphs.receivers + np.repeat(graphs.node_ptr[:-1], graphs.num_edges)
         count = int(graphs.node_ptr[-1])
-        degree = 1 + np.bincount(receiver, weight - loops, count)
+        degree = self.self_loops + np.bincount(receiver, weight - loops, count)
         # What is left of weights that cancel is rounding.
-        rounding = 1e-6 * (1 + np.bincount(receiver, np.abs(weight), count))
-        cut = np.flatnonzero(degree <= rounding)
+        total = self.self_loops + np.bincount(receiver, np.abs(weight), count)
+        cut = np.flatnonzero((degree <= 1e-6 * total) & (total > 0))
         if len(cut):
             node = int(cut[0])
             graph = int(np.searchsorted(graphs.node_ptr, node, "right")) - 1
@@ -140,58 +143,73 @@ class GraphConvolution(BatchLayer):
         Returns:
             The argument `batch` of the calls.
         """
-        edge = batch["edge"]
         num_nodes = ops.shape(batch["node"]["mask"])[1]
         plan = primitives.prepare(
             batch["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
-        loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
         sampled = batch.get("sampled", {})
+        prepared, self_loops = {"plan": plan}, 0.0
+        if self.self_loops:
+            loops = self._count_loops(batch, num_nodes)
+            # The plan already includes the self-loops of the data.
+            self_loops = 1.0 - loops
+            prepared["own"] = ops.cast(
+                ops.expand_dims(self_loops, -1), self.compute_dtype
+            )
+        if sampled:
+            # That in the whole graph, of senders, too.
+            degree = sampled["degree"]
+            if self.self_loops:
+                degree = degree - sampled["loops"] + 1.0
+        else:
+            degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + self_loops
+        # Negative weights may add up to less, as where an explanation leaves edges out.
+        # In data `check_weights` refuses it. Without weights a plan has dropped edges.
+        some = degree > 0
+        none = 0.0
+        if MESSAGE_WEIGHT in batch["edge"] and explained(batch, "edge") is None:
+            none = float("nan")
+            if not self.self_loops:
+                none = ops.where(degree < 0, none, 0.0)
+        scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), none)
+        prepared["scale"] = ops.cast(ops.expand_dims(scale, -1), self.compute_dtype)
+        return prepared
+
+    def _count_loops(self, batch, num_nodes: int):
+        """Return the number or the weight of the self-loops, float32 [G, N]."""
+        edge = batch["edge"]
+        loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
         factor = edge_factor(batch)
         if factor is not None:
             loops = ops.cast(loops, "float32") * factor
         loops = graph_ops.batched_segment_sum(
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
-        # The plan already includes the self-loops of the data.
-        self_loops = 1.0 - ops.cast(loops, "float32")
-        if sampled:
-            # That in the whole graph, of senders, too.
-            degree = sampled["degree"] - sampled["loops"] + 1.0
-        else:
-            degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + self_loops
-        # Negative weights may add up to less, as where an explanation leaves edges out.
-        # In data `check_weights` refuses it. Without weights a plan has dropped edges.
-        some = degree > 0
-        cancels = MESSAGE_WEIGHT in edge and explained(batch, "edge") is None
-        none = float("nan") if cancels else 0.0
-        scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), none)
-        return {
-            "plan": plan,
-            "scale": ops.cast(ops.expand_dims(scale, -1), self.compute_dtype),
-            "own": ops.cast(ops.expand_dims(self_loops, -1), self.compute_dtype),
-        }
+        return ops.cast(loops, "float32")
 
     def call(self, states, batch):
         """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
-        self_loops, scale = batch["own"], batch["scale"]
+        scale = batch["scale"]
         if "hop" in batch:
             scale = scale[:, : ops.shape(states)[1]]
-        states = received = states * scale
-        if "hop" in batch:
-            # The first of the senders are the receivers.
-            num_nodes = ops.shape(self_loops)[1]
-            received, scale = states[:, :num_nodes], scale[:, :num_nodes]
+        states = states * scale
+        self_states = None
+        if self.self_loops:
+            self_loops = batch["own"]
+            # In a hop the first of the senders are the receivers.
+            self_states = self_loops * states[:, : ops.shape(self_loops)[1]]
+        kernel = None
         if self.use_kernel:
             kernel = ops.convert_to_tensor(self.kernel)
-        else:
+        elif self.num_edge_types > 1:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
-        shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-        total = primitives.propagate(
-            batch["plan"], states, shared, own=self_loops * received
-        )
+        if kernel is not None:
+            kernel = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
+        total = primitives.propagate(batch["plan"], states, kernel, own=self_states)
+        if "hop" in batch:
+            scale = scale[:, : ops.shape(total)[1]]
         out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 

@@ -21,6 +21,7 @@ from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
 from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
 from keras_bandgnn.models.message_passing import GPSBackbone as GPSBackbone
 from keras_bandgnn.models.message_passing import HGTBackbone as HGTBackbone
+from keras_bandgnn.models.message_passing import LightGCNBackbone as LightGCNBackbone
 from keras_bandgnn.models.message_passing import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "HGTBackbone",
     "JointSelection",
     "LastLayerLaplace",
+    "LightGCNBackbone",
     "LinkPredictor",
     "MPEUBackbone",
     "MessagePassingBackbone",

@@ -425,7 +425,9 @@ def is_prepared(plan: Mapping) -> bool:
     return "parts" in plan
 
 
-def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum", own=None):
+def propagate(
+    prepared: Mapping, x, kernel=None, bias=None, reduce: str = "sum", own=None
+):
     """Return the reduced incoming messages of every node under a plan.
 
     out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
@@ -435,7 +437,7 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum", own=
     Args:
         prepared: Result of `prepare`.
         x: [G, M, H], states of the senders.
-        kernel: [P, H, U].
+        kernel: [P, H, U]; None for the identity, of one type of edges.
         bias: [P, U] or None; counts once per message.
         reduce: `"sum"`; `"mean"`, the sum over the number of edges; or `"max"`, the
             largest message per unit. Nodes without edges get 0.
@@ -445,6 +447,9 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum", own=
         [G, N, U].
     """
     parts = {key: primitive_of(key) for key in prepared["parts"]}
+    identity = kernel is None
+    if identity:
+        kernel = ops.expand_dims(ops.eye(x.shape[-1], dtype=x.dtype), 0)
     if reduce == "max":
         return _maximum(parts, prepared, x, kernel, bias)
     num_types = kernel.shape[0]
@@ -458,13 +463,15 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum", own=
             part = primitive.typed_sum(arrays, x, num_types)
             sums = part if sums is None else sums + part
     if own is not None and (sums is None or num_types > 1):
-        part = flat_matmul(own, kernel[0])
+        part = own if identity else flat_matmul(own, kernel[0])
         total = part if total is None else total + part
     elif own is not None:
         sums = sums + own
     if sums is not None:
-        width, units = kernel.shape[1:]
-        part = flat_matmul(sums, ops.reshape(kernel, (num_types * width, units)))
+        part = sums
+        if not identity:
+            width, units = kernel.shape[1:]
+            part = flat_matmul(sums, ops.reshape(kernel, (num_types * width, units)))
         total = part if total is None else total + part
     if bias is not None:
         share = ops.matmul(prepared["degree"], ops.cast(bias, "float32"))

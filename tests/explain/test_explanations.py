@@ -259,7 +259,7 @@ def test_scores_that_do_not_add_up_are_named(monkeypatch):
 
 
 # Backbones with means or maxima over edges; see the table in docs/explanations.md.
-JUMPS = ("PNABackbone", "RGCNBackbone", "SAGEBackbone")
+JUMPS = ("LightGCNBackbone", "PNABackbone", "RGCNBackbone", "SAGEBackbone")
 CASES = [(name, {}) for name in sorted(set(registered(kb.models.Backbone)) - ALONE)]
 OPTIONS = [
     ("RGCNBackbone", {"aggregate": "sum"}),

@@ -181,3 +181,29 @@ def test_equals_torch_geometric(loops):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.every_backend
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("types", [1, 3])
+def test_without_added_self_loops_degrees_are_those_of_the_edges(kernel, plan, types):
+    graphs = graphs_of(types=types)
+    options = {"use_kernel": kernel, "self_loops": False}
+    layer = layer_of(5 if kernel else 6, types, **options)
+    x = batch_of(graphs, PLANS[plan], num_edge_types=types)
+    out, start = numpy(layer(x["node"]["h"], x))[0], 0
+    for graph in graphs:
+        matrix = np.zeros((graph.num_nodes,) * 2)
+        np.add.at(matrix, (graph.receivers, graph.senders), 1.0)
+        degree = matrix.sum(axis=1)
+        root = np.where(degree > 0, 1 / np.sqrt(np.maximum(degree, 1)), 0)
+        states = graph.node["h"]
+        if kernel:
+            states = states @ numpy(layer.kernel)
+        expected = root[:, None] * matrix @ (root[:, None] * states)
+        rows = out[start : start + graph.num_nodes]
+        np.testing.assert_allclose(rows, expected + numpy(layer.bias), atol=1e-5)
+        start += graph.num_nodes
+    again = GraphConvolution.from_config(layer.get_config())
+    assert again.self_loops is False

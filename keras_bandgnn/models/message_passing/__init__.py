@@ -15,6 +15,9 @@ from keras_bandgnn.models.message_passing.gps_backbone import (
 from keras_bandgnn.models.message_passing.hgt_backbone import (
     HGTBackbone as HGTBackbone,
 )
+from keras_bandgnn.models.message_passing.light_gcn_backbone import (
+    LightGCNBackbone as LightGCNBackbone,
+)
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -34,6 +37,7 @@ __all__ = [
     "GPSBackbone",
     "GatedGCNBackbone",
     "HGTBackbone",
+    "LightGCNBackbone",
     "MessagePassingBackbone",
     "PNABackbone",
     "RGCNBackbone",
