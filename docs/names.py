@@ -87,6 +87,7 @@ RESULTS = (
     "models.classification_task.ClassificationTask",
     "models.regression_task.RegressionTask",
     "models.masked_task.MaskedTask",
+    "models.pair_task.PairTask",
     "training.time_to_accuracy.TrainingClock",
     "programs.models.selection_report.Suspicion",
     "tuning.hypermodel.Objective",

@@ -23,7 +23,7 @@ ALLOWED = {
     ),
     "models/link_predictor.py: LinkPredictor.evaluate.known": _LINK_ARGUMENT,
     "models/link_predictor.py: LinkPredictor.fit.known": _LINK_ARGUMENT,
-    "models/link_predictor.py: LinkPredictor.rank.known": _LINK_ARGUMENT,
+    "models/pair_task.py: PairTask.rank.known": _LINK_ARGUMENT,
     "preprocessing/attention/attention_plan.py: AttentionPlan.__init__.rest": (
         "public argument, and key of its configuration"
     ),

@@ -190,6 +190,19 @@ class Backbone(keras.Model):
     def check(self, graphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
 
+    def check_edge_types(self, num_edge_types: int) -> None:
+        """Raise a ValueError if batches may have more types of edges than the backbone.
+
+        Args:
+            num_edge_types: P of the loader.
+        """
+        types = self.num_edge_types
+        if types and num_edge_types > types:
+            raise ValueError(
+                f"Expected edge types below {types}, as the backbone's "
+                f"num_edge_types. Received: {num_edge_types} types."
+            )
+
     def check_weights(self, parts, edge_weight: str | None) -> None:
         """Raise a ValueError if no layer uses the weights of edges, or one cannot.
 

@@ -52,12 +52,7 @@ def input_loader(
         loader = _sample_loader(task, inputs, sampler, shuffle, seed)
     task.distribution.check(loader)
     _check_schedule(task, loader.plan.schedule, training)
-    types = backbone.num_edge_types
-    if types and loader.num_edge_types > types:
-        raise ValueError(
-            f"Expected edge types below {types}, as the backbone's "
-            f"num_edge_types. Received: {loader.num_edge_types} types."
-        )
+    backbone.check_edge_types(loader.num_edge_types)
     drawn_by = getattr(loader.assembler, "sampler", None)
     by_time = drawn_by is not None and drawn_by.time is not None
     parts = loader.parts

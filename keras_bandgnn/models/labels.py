@@ -6,6 +6,7 @@ from collections.abc import Callable
 import keras
 from keras import losses, metrics, ops
 
+from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
 from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
@@ -20,10 +21,10 @@ _HINGE = re.compile("^(Squared)?Hinge$")
 # One-hot labels, or probabilities, with a column for each class.
 _PER_CLASS = re.compile("^(TopK)?Categorical|^F1Score$|^FBetaScore$")
 # Labels that are indices of classes, with a column for each class.
-_BY_NUMBER = re.compile("^Sparse|^SelectionCrossentropy$")
+_BY_NUMBER = re.compile("^Sparse|^(SelectionCrossentropy|BPRLoss)$")
 # Classes, or several rows or columns at once: unsuitable for single numbers.
 _OF_CLASSES = re.compile(
-    "Accuracy|Categorical|Circle|Correlation|Crossentropy|CTC|Dice|Divergence|F1|FBeta|"
+    "Accuracy|BPR|Categorical|Circle|Correlation|Crossentropy|CTC|Dice|Divergence|F1|FBeta|"
     "Hinge|IoU|Similarity|Tversky|" + _YES_OR_NO.pattern
 )
 # Bases of custom classes.
@@ -45,7 +46,7 @@ def keras_name(item) -> str | None:
         name = cls.__name__
         if cls in _GENERIC:
             return None
-        if cls in (ROCAUC, SelectionCrossentropy):
+        if cls in (BPRLoss, ROCAUC, SelectionCrossentropy):
             return name
         if cls in (vars(losses).get(name), vars(metrics).get(name)):
             return name

@@ -293,7 +293,7 @@ def make_link_loader(
     if validation_pairs is not None:
         held_out = links.read("validation_pairs", validation_pairs)
         true = NodePairs.concatenate([links.true(held_out), true])
-    negatives = NegativeSampler() if negatives is None else negatives
+    negatives = task.default_negatives() if negatives is None else negatives
     if sampler is not None:
         if not isinstance(sampler, NeighborSampler):
             refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)

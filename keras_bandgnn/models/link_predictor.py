@@ -1,33 +1,32 @@
 """`LinkPredictor`: a score for pairs of nodes, such as links and triples."""
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
+from keras_bandgnn.checks import (
+    non_negative_number,
+    one_of,
+    refuse,
+)
 from keras_bandgnn.data.link_ends import NodePairs, edge_set_name
-from keras_bandgnn.graph import EdgeSet, Graph
+from keras_bandgnn.graph import EdgeSet
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.link_pairs import (
-    GraphPairs,
     check_edge_set,
     make_link_loader,
     one_graph,
     refuse_options,
 )
-from keras_bandgnn.models.link_scores import CHUNK, measures, node_states, ranks, scores
-from keras_bandgnn.models.task import Task, refuse_preprocessor
+from keras_bandgnn.models.pair_task import OBJECTIVES, PairTask, embedding_penalty
+from keras_bandgnn.models.task import refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.training.roc_auc import ROCAUC
 
-OBJECTIVES = ("binary", "softmax")
-SIDES = ("receiver", "sender", "both")
 # Options that do not apply to pairs.
 _LABELS = dict.fromkeys(
     ("validation_split", "y", "sample_weight", "class_weight"),
@@ -36,7 +35,7 @@ _LABELS = dict.fromkeys(
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class LinkPredictor(Task):
+class LinkPredictor(PairTask):
     """Predicts which pairs of nodes of a graph are linked.
 
     The edges of the graph carry messages, and pairs are scored from the states of their
@@ -56,13 +55,17 @@ class LinkPredictor(Task):
             schedule; it may reorder nodes, and pairs stay the caller's.
         objective: Objective of training. `"binary"`: each pair by itself is true or
             not. `"softmax"`: each true pair is the most likely one among it and its
-            negatives.
+            negatives. `"bpr"`: it has a larger score than each of them, see `BPRLoss`;
+            negatives are other receivers of its sender.
         hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
         activation: Activation of that layer.
         symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse.
         edge_set: (source set, relation, target set) of pairs in graphs with node sets.
             They are then rows of these sets, negatives and `rank` compare nodes of the
             sets alone, and `"distmult"` and `"complex"` have num_relations=1.
+        embedding_l2: Factor of half the squared lengths of the embedded nodes of a
+            positive and its negatives, before messages, which training adds to the
+            loss as their mean over positives; 0 for none. He et al. 2020 have 1e-4.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -110,6 +113,7 @@ class LinkPredictor(Task):
         activation="relu",
         symmetric: bool = False,
         edge_set: EdgeSet | None = None,
+        embedding_l2: float = 0.0,
         **kwargs,
     ):
         refuse_preprocessor("head", head)
@@ -119,8 +123,8 @@ class LinkPredictor(Task):
         self.edge_set = edge_set_name(edge_set)
         if self.edge_set is not None and num_relations not in (None, 1):
             refuse("num_relations", "None or 1 with `edge_set`", num_relations)
-        softmax = self.objective == "softmax"
-        self.labels = ClassLabels() if softmax else TargetLabels(1)
+        self.embedding_l2 = non_negative_number("embedding_l2", embedding_l2)
+        self.labels = ClassLabels() if self.compares else TargetLabels(1)
         # === Layers ===
         self.head = LinkScorer(
             head,
@@ -142,6 +146,8 @@ class LinkPredictor(Task):
         """Return logits [G, Q]."""
         batch_part(batch, "pair", "task.predict(graph, pairs)")
         states = self.backbone(batch, training=training)
+        if training and self.embedding_l2:
+            self.add_loss(self.embedding_l2 * embedding_penalty(self.backbone, batch))
         return self.head(ops.cast(states, "float32"), batch)
 
     def compute_output_shape(self, input_shape):
@@ -153,36 +159,6 @@ class LinkPredictor(Task):
     def default_optimizer(self):
         """Return Adam with rate 1e-2, as Kipf and Welling 2016."""
         return keras.optimizers.Adam(1e-2)
-
-    def default_loss(self):
-        """Return the cross-entropy of pairs, or of positives among their negatives."""
-        if self.objective == "softmax":
-            return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        return keras.losses.BinaryCrossentropy(from_logits=True)
-
-    def default_metrics(self) -> list:
-        """Return accuracy and `roc_auc`; of the objective "softmax" accuracy alone."""
-        if self.objective == "softmax":
-            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
-        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0), ROCAUC()]
-
-    def entries(self, x, y, y_pred, sample_weight=None):
-        """Return labels, outputs and weights of entries; see `Labels.entries`.
-
-        With the objective "softmax" an entry is a positive among its negatives.
-        """
-        pair = batch_part(x, "pair", "task.compute_loss(x, y, ...)")
-        weight = ops.cast(pair["mask"], y_pred.dtype)
-        if sample_weight is not None:
-            weight = weight * ops.cast(sample_weight, y_pred.dtype)
-        if self.objective == "binary":
-            return self.labels.entries(y, ops.expand_dims(y_pred, -1), weight)
-        groups, count = ops.shape(pair["positive"])
-        rows = (groups, count, ops.shape(y_pred)[1] // count)
-        # The positive is the first of each row.
-        first = ops.zeros((groups, count), "int32")
-        weight = ops.reshape(weight, rows)[..., 0]
-        return self.labels.entries(first, ops.reshape(y_pred, rows), weight)
 
     def fit(
         self,
@@ -207,7 +183,8 @@ class LinkPredictor(Task):
                 pairs, negatives, batch size, known pairs and sampler itself.
             pairs: Pairs that are true; by default the edges of the graph without
                 self-loops, of an undirected graph each once.
-            negatives: `NegativeSampler`; by default one uniform pair for each.
+            negatives: `NegativeSampler`; by default one uniform pair for each, and
+                with the objective "bpr" one other receiver.
             batch_size: True pairs of a step; None for all of them, or with `sampler`
                 as many as it says.
             known: Pairs that are true besides `pairs` and the edges of the graph, which
@@ -302,8 +279,8 @@ class LinkPredictor(Task):
         Args:
             x: The graph, whose edges carry messages; or data of Keras.
             pairs: Pairs that are true; by default those of `fit`.
-            negatives: `NegativeSampler`, or pairs that are not true; by default one
-                uniform pair for each.
+            negatives: `NegativeSampler`, by default as for `fit`; or pairs that are
+                not true.
             known: Pairs that are true besides `pairs` and the edges of the graph, which
                 a sampler avoids.
             seed: Seed of the sampler.
@@ -314,8 +291,8 @@ class LinkPredictor(Task):
                 of Keras; without effect for a graph.
 
         Returns:
-            `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
-            "softmax" there must be as many negatives for each pair.
+            `"loss"`, `"auc"` and `"average_precision"` by name. But with the objective
+            "binary" there must be as many negatives for each pair.
 
         Raises:
             ValueError: If pairs are no edges, but messages give them away.
@@ -347,6 +324,8 @@ class LinkPredictor(Task):
                 "Expected a compiled task. Received: a task that was created with "
                 "compile=False. Call task.compile() before evaluate."
             )
+        from keras_bandgnn.models.link_scores import measures
+
         return measures(self, links, pairs, negatives, known, seed, by_layer)
 
     def _check_loader(self, loader, undirected: bool | None) -> None:
@@ -354,107 +333,7 @@ class LinkPredictor(Task):
             links = self._links(loader.graph, undirected)
             links.check_messages("pairs", loader.pairs, loader.assembler.sampler)
 
-    # === Predictions ===
-
-    def predict(
-        self,
-        x,
-        pairs=None,
-        batch_size: int | None = None,
-        by_layer: bool = False,
-        **kwargs,
-    ):
-        """Return the scores of pairs, logits.
-
-        Args:
-            x: The graph, whose edges carry messages; or data of Keras.
-            pairs: The pairs; by default the edges of the graph.
-            batch_size: Pairs scored at a time.
-            by_layer: Whether the states of nodes are computed one layer at a time, for
-                graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
-            **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras; without
-                effect for a graph.
-
-        Returns:
-            float32 [Q], in the order of the pairs.
-        """
-        inputs = read_inputs("x", x)
-        if inputs.kind in (LOADER, BATCHES):
-            refuse_options("predict(x) of batches", "the batches", pairs=pairs)
-            if by_layer:
-                refuse("x", "a graph with by_layer=True", x)
-            return super().predict(inputs, batch_size, **kwargs)
-        refuse_unknown(
-            options_for_graphs((), (), kwargs),
-            ("verbose", "callbacks"),
-            "pairs, batch_size and by_layer",
-        )
-        size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
-        links = self._links(one_graph(self, inputs))
-        pairs = links.read_or_all("pairs", pairs)
-        return scores(self, links.graph, pairs, by_layer, size)
-
-    def rank(
-        self,
-        graph: Graph,
-        pairs,
-        known=None,
-        sides: str = "receiver",
-        chunk: int | None = None,
-        verbose="auto",
-        by_layer: bool = False,
-        undirected: bool | None = None,
-        self_pairs: bool = True,
-    ) -> np.ndarray:
-        """Return the rank of the true node of each pair among all nodes.
-
-        1 is best. Nodes with the same score share the mean of their ranks, so that a
-        model that scores all alike gets the rank of chance.
-
-        Args:
-            graph: The graph, whose edges carry messages.
-            pairs: Pairs that are true.
-            known: All pairs that are true, such as `split.known`: other true answers
-                are left out of the ranking (filtered ranks). None for raw ranks.
-            sides: Which node of a pair is asked for, given the other and the type:
-                `"receiver"`, `"sender"` or `"both"`.
-            chunk: Pairs whose scores are in memory at a time; by default as many as
-                make 16 million numbers.
-            verbose: 0 for no progress bar, which is shown after two seconds.
-            by_layer: As for `predict`.
-            undirected: As for `evaluate`. The reverse of a known pair is known, too.
-            self_pairs: Whether a node is among its own answers. With False it is left
-                out, unless it is the true one, as for graphs without self-loops:
-                h . h, the score `"dot"` of a node with itself, tends to be its largest.
-
-        Returns:
-            float64 [Q], or [2, Q] of receivers and senders with `"both"`.
-
-        Raises:
-            ValueError: For pairs of other nodes or types, or that messages give away.
-        """
-        one_of("sides", sides, SIDES)
-        links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
-        pairs = links.read("pairs", pairs)
-        known = links.read_answers(known)
-        optional(positive_int, "chunk", chunk)
-        links.check_messages("pairs", pairs)
-        boolean("self_pairs", self_pairs)
-        states = node_states(self, links.graph, by_layer)
-        ends = ("receiver", "sender") if sides == "both" else (sides,)
-        shown = verbose not in (0, False)
-        rows = ranks(self, links, states, pairs, known, ends, chunk, self_pairs, shown)
-        return np.stack(rows) if sides == "both" else rows[0]
-
     # === Graphs and loaders ===
-
-    def _links(self, graph: Graph, undirected: bool | None = None) -> GraphPairs:
-        """Return the `GraphPairs` of a graph, which converts and checks pairs."""
-        relations = self.head.num_relations
-        if optional(boolean, "undirected", undirected) is None:
-            undirected = relations is None or self.edge_set is not None
-        options = undirected, self.preprocessor, self.edge_set
-        return GraphPairs(graph, relations, *options)
 
     def loader(self, graphs, shuffle: bool = False, seed: int = 0, **kwargs):
         """Return a loader of the task's batches.
@@ -477,6 +356,8 @@ class LinkPredictor(Task):
         """Raise a ValueError if graphs or pairs of a loader do not fit the task."""
         super().check(loader)
         check_edge_set(loader, self.edge_set)
+        if loader.pairs is not None:
+            self.check_negatives(loader.assembler.negatives)
 
     def export(self, *args, **kwargs):
         """Raise an error: exported models take graphs, and have no pairs.
@@ -500,4 +381,5 @@ class LinkPredictor(Task):
         if self.edge_set is not None:
             head["edge_set"] = self.edge_set
         head |= {"head": config["score"], "objective": self.objective}
+        head["embedding_l2"] = self.embedding_l2
         return super().head_config() | head

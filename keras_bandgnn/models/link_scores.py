@@ -132,7 +132,8 @@ def measures(
     _refuse_empty("pairs", pairs)
     links.check_messages("pairs", pairs)
     if negatives is None or isinstance(negatives, NegativeSampler):
-        sampler = NegativeSampler() if negatives is None else negatives
+        sampler = task.default_negatives() if negatives is None else negatives
+        task.check_negatives(sampler)
         draw = sampler.prepare(
             pairs,
             graph.num_nodes,
@@ -165,13 +166,13 @@ def mean_loss(task, positive: np.ndarray, negative: np.ndarray) -> float:
     Args:
         task: The `LinkPredictor`.
         positive: float32 [Q].
-        negative: float32 [K Q] with the objective "softmax", K for each pair.
+        negative: float32 [K Q], K for each pair, but with the objective "binary".
     """
-    if task.objective == "softmax":
+    if task.compares:
         if len(negative) % len(positive):
             raise ValueError(
                 "Expected as many `negatives` for each pair with "
-                f"objective='softmax'. Received: {len(negative)} for "
+                f"objective={task.objective!r}. Received: {len(negative)} for "
                 f"{len(positive)} pairs."
             )
         rows = negative.reshape(len(positive), -1)
@@ -255,7 +256,9 @@ def _ranks_of_end(
     asked = pairs if end == "receiver" else pairs.reversed()
     others = None
     if true_pairs is not None:
-        others = _Answers(true_pairs if end == "receiver" else true_pairs.reversed())
+        others = KnownAnswers(
+            true_pairs if end == "receiver" else true_pairs.reversed()
+        )
     count = states.shape[1] if nodes is None else len(nodes)
     # Nodes that are not ranked have the last column, which is dropped.
     column = np.full(states.shape[1], count)
@@ -282,8 +285,8 @@ def _ranks_of_end(
     return out
 
 
-class _Answers:
-    """The known receivers for each sender and type.
+class KnownAnswers:
+    """The receivers of some pairs for each sender and type.
 
     Args:
         true_pairs: All of them.

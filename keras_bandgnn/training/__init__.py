@@ -1,6 +1,7 @@
 """Schedules, losses, optimisers and callbacks."""
 
 from keras_bandgnn.plugins import lazy_names
+from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.calibration_report import calibration_report
 from keras_bandgnn.training.edge_choice import ChoiceAccuracy, ChoiceCrossentropy
 from keras_bandgnn.training.learning_rates import (
@@ -12,6 +13,7 @@ from keras_bandgnn.training.roc_auc import ROCAUC
 from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
 __all__ = [
+    "BPRLoss",
     "ChoiceAccuracy",
     "ChoiceCrossentropy",
     "EdgeBank",

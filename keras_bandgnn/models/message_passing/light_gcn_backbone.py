@@ -112,6 +112,17 @@ class LightGCNBackbone(MessagePassingBackbone):
         """Prepare the plan and the degrees, which all layers share."""
         return {**batch, **self.messages[0].prepare(batch)}
 
+    def check_edge_types(self, num_edge_types: int) -> None:
+        """Raise a ValueError for plans with types of edges, unless it has them."""
+        super().check_edge_types(num_edge_types)
+        if not self.num_edge_types and num_edge_types > 1:
+            raise ValueError(
+                "Expected a loader whose plan has one type of edges, as the backbone "
+                f"has num_edge_types=0. Received: {num_edge_types} types. Pass "
+                "GraphLoader(..., num_edge_types=0), or to LinkLoader "
+                "loader=GraphLoader([graph], StaticBatcher(1), num_edge_types=0)."
+            )
+
     def joined(self, seen):
         """Return the weighted sum of the states [G, N, H] of all layers."""
         weights = self.layer_weights

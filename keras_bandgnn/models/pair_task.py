@@ -1,0 +1,230 @@
+"""`PairTask`: objectives, scores and ranks of a task over pairs of nodes."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
+from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
+from keras_bandgnn.models.link_pairs import GraphPairs, one_graph, refuse_options
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.training.bpr_loss import BPRLoss
+from keras_bandgnn.training.roc_auc import ROCAUC
+
+OBJECTIVES = ("binary", "softmax", "bpr")
+SIDES = ("receiver", "sender", "both")
+
+
+class PairTask(Task):
+    """A task whose `head` is a `LinkScorer`, and what it predicts for pairs.
+
+    Subclasses set `head`, `edge_set`, `objective` and `labels`; see `LinkPredictor`.
+    """
+
+    # === Objectives ===
+
+    @property
+    def compares(self) -> bool:
+        """Whether an entry is a positive among its negatives, not a single pair."""
+        return self.objective != "binary"
+
+    def default_loss(self):
+        """Return the loss of the objective: a cross-entropy, or `BPRLoss`."""
+        if self.objective == "bpr":
+            return BPRLoss()
+        if self.objective == "softmax":
+            return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        """Return accuracy and, of the objective "binary", `roc_auc`.
+
+        The accuracy of positives among their negatives is the share of those with the
+        largest score.
+        """
+        if self.compares:
+            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0), ROCAUC()]
+
+    def default_negatives(self) -> NegativeSampler:
+        """Return the sampler of negatives of `fit` and `evaluate`."""
+        return NegativeSampler(kind="source" if self.objective == "bpr" else "uniform")
+
+    def check_negatives(self, negatives: NegativeSampler | None) -> None:
+        """Raise a ValueError for negatives that share no node with their positive."""
+        uniform = negatives is not None and negatives.kind == "uniform"
+        if self.objective == "bpr" and uniform:
+            expected = "negatives of kind 'source' or 'typed' with objective='bpr'"
+            advice = (
+                "BPR compares two answers to one question: pass "
+                'NegativeSampler(kind="source").'
+            )
+            refuse("negatives", expected, negatives, advice)
+
+    def entries(self, x, y, y_pred, sample_weight=None):
+        """Return labels, outputs and weights of entries; see `Labels.entries`.
+
+        But with the objective "binary" an entry is a positive among its negatives.
+        """
+        pair = batch_part(x, "pair", "task.compute_loss(x, y, ...)")
+        weight = ops.cast(pair["mask"], y_pred.dtype)
+        if sample_weight is not None:
+            weight = weight * ops.cast(sample_weight, y_pred.dtype)
+        if not self.compares:
+            return self.labels.entries(y, ops.expand_dims(y_pred, -1), weight)
+        # The positive is the first of each row.
+        first = ops.zeros(ops.shape(pair["positive"]), "int32")
+        weight = rows_of_positives(pair, weight)[..., 0]
+        return self.labels.entries(first, rows_of_positives(pair, y_pred), weight)
+
+    # === Predictions ===
+
+    def predict(
+        self,
+        x,
+        pairs=None,
+        batch_size: int | None = None,
+        by_layer: bool = False,
+        **kwargs,
+    ):
+        """Return the scores of pairs, logits.
+
+        Args:
+            x: The graph, whose edges carry messages; or data of Keras.
+            pairs: The pairs; by default the edges of the graph.
+            batch_size: Pairs scored at a time.
+            by_layer: Whether the states of nodes are computed one layer at a time, for
+                graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
+            **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras; without
+                effect for a graph.
+
+        Returns:
+            float32 [Q], in the order of the pairs.
+        """
+        from keras_bandgnn.models.link_scores import CHUNK, scores
+
+        inputs = read_inputs("x", x)
+        if inputs.kind in (LOADER, BATCHES):
+            refuse_options("predict(x) of batches", "the batches", pairs=pairs)
+            if by_layer:
+                refuse("x", "a graph with by_layer=True", x)
+            return super().predict(inputs, batch_size, **kwargs)
+        refuse_unknown(
+            options_for_graphs((), (), kwargs),
+            ("verbose", "callbacks"),
+            "pairs, batch_size and by_layer",
+        )
+        size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
+        links = self._links(one_graph(self, inputs))
+        pairs = links.read_or_all("pairs", pairs)
+        return scores(self, links.graph, pairs, by_layer, size)
+
+    def rank(
+        self,
+        graph: Graph,
+        pairs,
+        known=None,
+        sides: str = "receiver",
+        chunk: int | None = None,
+        verbose="auto",
+        by_layer: bool = False,
+        undirected: bool | None = None,
+        self_pairs: bool = True,
+    ) -> np.ndarray:
+        """Return the rank of the true node of each pair among all nodes.
+
+        1 is best. Nodes with the same score share the mean of their ranks, so that a
+        model that scores all alike gets the rank of chance.
+
+        Args:
+            graph: The graph, whose edges carry messages.
+            pairs: Pairs that are true.
+            known: All pairs that are true, such as `split.known`: other true answers
+                are left out of the ranking (filtered ranks). None for raw ranks.
+            sides: Which node of a pair is asked for, given the other and the type:
+                `"receiver"`, `"sender"` or `"both"`.
+            chunk: Pairs whose scores are in memory at a time; by default as many as
+                make 16 million numbers.
+            verbose: 0 for no progress bar, which is shown after two seconds.
+            by_layer: As for `predict`.
+            undirected: As for `evaluate`. The reverse of a known pair is known, too.
+            self_pairs: Whether a node is among its own answers. With False it is left
+                out, unless it is the true one, as for graphs without self-loops:
+                h . h, the score `"dot"` of a node with itself, tends to be its largest.
+
+        Returns:
+            float64 [Q], or [2, Q] of receivers and senders with `"both"`.
+
+        Raises:
+            ValueError: For pairs of other nodes or types, or that messages give away.
+        """
+        from keras_bandgnn.models.link_scores import node_states, ranks
+
+        one_of("sides", sides, SIDES)
+        links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
+        pairs = links.read("pairs", pairs)
+        known = links.read_answers(known)
+        optional(positive_int, "chunk", chunk)
+        links.check_messages("pairs", pairs)
+        boolean("self_pairs", self_pairs)
+        states = node_states(self, links.graph, by_layer)
+        ends = ("receiver", "sender") if sides == "both" else (sides,)
+        shown = verbose not in (0, False)
+        rows = ranks(self, links, states, pairs, known, ends, chunk, self_pairs, shown)
+        return np.stack(rows) if sides == "both" else rows[0]
+
+    def _links(self, graph: Graph, undirected: bool | None = None) -> GraphPairs:
+        """Return the `GraphPairs` of a graph, which converts and checks pairs."""
+        relations = self.head.num_relations
+        if optional(boolean, "undirected", undirected) is None:
+            undirected = relations is None or self.edge_set is not None
+        options = undirected, self.preprocessor, self.edge_set
+        return GraphPairs(graph, relations, *options)
+
+
+def rows_of_positives(pair, values):
+    """Return values [G, Q] of pairs as rows of positives and their negatives.
+
+    Args:
+        pair: `batch["pair"]`, in which the positive is the first of each row.
+        values: [G, Q].
+
+    Returns:
+        [G, P, 1 + K].
+    """
+    groups, count = ops.shape(pair["positive"])
+    return ops.reshape(values, (groups, count, ops.shape(values)[1] // count))
+
+
+def embedding_penalty(backbone, batch):
+    """Return half the squared lengths of the embedded nodes of pairs, per positive.
+
+    The two nodes of a positive count once, and of a negative those that differ from the
+    positive.
+
+    Args:
+        backbone: Its first hidden states are the embedded features.
+        batch: A batch with pairs.
+    """
+    pair = {k: ops.convert_to_tensor(values) for k, values in batch["pair"].items()}
+    states = next(iter(backbone.hidden_states(batch)))
+    mask, total = rows_of_positives(pair, pair["mask"]), 0.0
+    for end in ("sender", "receiver"):
+        ids = rows_of_positives(pair, pair[end])
+        counts = ops.concatenate(
+            [
+                mask[..., :1],
+                ops.logical_and(mask[..., 1:], ids[..., 1:] != ids[..., :1]),
+            ],
+            axis=-1,
+        )
+        rows = ops.cast(graph_ops.batched_gather(states, pair[end]), "float32")
+        lengths = rows_of_positives(pair, ops.sum(ops.square(rows), axis=-1))
+        total = total + ops.sum(ops.where(counts, lengths, 0.0))
+    positives = ops.sum(ops.cast(mask[..., 0], "float32"))
+    return 0.5 * total / ops.maximum(positives, 1.0)
