@@ -88,6 +88,7 @@ RESULTS = (
     "models.regression_task.RegressionTask",
     "models.masked_task.MaskedTask",
     "models.pair_task.PairTask",
+    "models.recommendations.Recommendations",
     "training.time_to_accuracy.TrainingClock",
     "programs.models.selection_report.Suspicion",
     "tuning.hypermodel.Objective",

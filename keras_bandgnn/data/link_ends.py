@@ -271,19 +271,45 @@ class LinkEnds:
                 expected = f"an array [Q, 2] of rows, as all are of {self.edge_set}"
                 refuse(name, expected, np.shape(pairs))
             pairs = as_pairs(name, pairs, INT32_MAX)
-        sides = ("sender", self.edge_set[0]), ("receiver", self.edge_set[2])
-        ends = []
-        for rows, (end, owner) in zip(
-            (pairs.senders, pairs.receivers), sides, strict=True
-        ):
+        return NodePairs(
+            self.nodes_of(name, pairs.senders, "sender"),
+            self.nodes_of(name, pairs.receivers, "receiver"),
+            time=pairs.time,
+        )
+
+    def nodes_of(self, name: str, rows, end: str) -> np.ndarray:
+        """Return the nodes of rows of the set of an end, or raise a ValueError.
+
+        Args:
+            name: The argument, for errors.
+            rows: int [n]; None for all rows. Without an edge set they are nodes.
+            end: `"sender"` or `"receiver"`.
+        """
+        if self.edge_set is None:
+            count, owner = self.graph.num_nodes, "nodes of the graph"
+            nodes = np.arange(count)
+        else:
+            owner = f"rows of {self.edge_set[0 if end == 'sender' else 2]!r}"
             nodes = self._by_row[end]
-            rows = checked_ids(name, rows, len(nodes), f"rows of {owner!r}")
-            ends.append(nodes[rows])
-            if (ends[-1] < 0).any():
-                row = int(rows[np.argmin(ends[-1])])
-                expected = f"rows of {owner!r} that are nodes of the graph"
-                refuse(name, expected, row, "The node of this row was dropped.")
-        return NodePairs(*ends, time=pairs.time)
+        rows = np.arange(len(nodes)) if rows is None else rows
+        rows = checked_ids(name, rows, len(nodes), owner)
+        if (nodes[rows] < 0).any():
+            row = int(rows[np.argmin(nodes[rows])])
+            expected = f"{owner} that are nodes of the graph"
+            refuse(name, expected, row, "The node of this row was dropped.")
+        return nodes[rows]
+
+    def answers(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the nodes that receivers may be, in the order of rows, and the rows.
+
+        Returns:
+            int64 [C] each; without an edge set both are all nodes.
+        """
+        if self.edge_set is None:
+            return (np.arange(self.graph.num_nodes),) * 2
+        nodes = self._by_row["receiver"]
+        rows = np.flatnonzero(nodes >= 0)
+        return nodes[rows], rows
 
     def rows(self, pairs: NodePairs) -> NodePairs:
         """Return pairs of nodes numbered as `read` takes them."""

@@ -147,7 +147,9 @@ class LinkScorer(BatchLayer):
         received = graph_ops.batched_gather(states, pair["receiver"])
         return ops.sum(query * received, axis=-1)
 
-    def score_nodes(self, states, batch, end: str = "receiver", nodes=None):
+    def score_nodes(
+        self, states, batch, end: str = "receiver", nodes=None, answers=None
+    ):
         """Return the scores of pairs in which each node takes one of the two places.
 
         Args:
@@ -155,6 +157,8 @@ class LinkScorer(BatchLayer):
             batch: See `call`.
             end: `"receiver"` or `"sender"`, the end of pairs that nodes take.
             nodes: int [G, C], the nodes; None for all N.
+            answers: float [G, C, H], states that take that place instead of those of
+                nodes; None for these.
 
         Returns:
             float [G, Q, C].
@@ -163,7 +167,7 @@ class LinkScorer(BatchLayer):
         pair = batch_part(batch, "pair")
         states = ops.convert_to_tensor(states)
         pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
-        answers = states
+        answers = states if answers is None else ops.convert_to_tensor(answers)
         if nodes is not None:
             answers = graph_ops.batched_gather(states, ops.convert_to_tensor(nodes))
         if self.score == "mlp":

@@ -114,23 +114,24 @@ class GraphPairs:
             pairs = split_links(self.graph, 0.0, 0.0, **options).train_pairs
         return self.read("pairs", pairs)
 
-    def read_known(self, known_pairs) -> NodePairs:
+    def read_known(self, known_pairs, name: str = "known") -> NodePairs:
         """Convert known pairs, which may have types of messages, such as reverses.
 
         Args:
-            known_pairs: The argument `known`.
+            known_pairs: The argument.
+            name: Its name, for errors.
         """
         if self.num_relations is None or self.ends.edge_set is not None:
-            return self.read("known", known_pairs)
+            return self.read(name, known_pairs)
         types = int(self.graph.edge_type.max(initial=-1)) + 1
         types = max(self.num_relations, types)
-        return as_pairs("known", known_pairs, self.graph.num_nodes, types)
+        return as_pairs(name, known_pairs, self.graph.num_nodes, types)
 
-    def read_answers(self, known_pairs) -> NodePairs | None:
+    def read_answers(self, known_pairs, name: str = "known") -> NodePairs | None:
         """Convert known pairs to those that ranks leave out; None for none."""
         if known_pairs is None:
             return None
-        pairs = self.read_known(known_pairs)
+        pairs = self.read_known(known_pairs, name)
         return both_ways(pairs) if self.undirected else pairs
 
     def true(self, pairs: NodePairs, known_pairs=None) -> NodePairs:

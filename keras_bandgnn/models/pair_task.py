@@ -1,5 +1,7 @@
 """`PairTask`: objectives, scores and ranks of a task over pairs of nodes."""
 
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 from keras import ops
@@ -15,6 +17,9 @@ from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
+
+if TYPE_CHECKING:
+    from keras_bandgnn.models.recommendations import Recommendations
 
 OBJECTIVES = ("binary", "softmax", "bpr")
 SIDES = ("receiver", "sender", "both")
@@ -177,6 +182,72 @@ class PairTask(Task):
         shown = verbose not in (0, False)
         rows = ranks(self, links, states, pairs, known, ends, chunk, self_pairs, shown)
         return np.stack(rows) if sides == "both" else rows[0]
+
+    def recommend(
+        self,
+        graph: Graph,
+        users=None,
+        k: int = 10,
+        exclude=None,
+        relation: int = 0,
+        chunk: int | None = None,
+        verbose="auto",
+        by_layer: bool = False,
+        undirected: bool | None = None,
+        self_pairs: bool = False,
+    ) -> "Recommendations":
+        """Return the k receivers of largest score for each sender, the best one first.
+
+        Scores are compared on the device, some senders at a time; there is never a
+        table of all of them.
+
+        Args:
+            graph: The graph, whose edges carry messages.
+            users: int [U], the senders: rows of the source set with `edge_set`, and
+                otherwise nodes. None for all of them.
+            k: Answers for each.
+            exclude: Pairs that are no answers, such as `split.train_pairs`: what users
+                have already. By default all are answers, also edges of the graph.
+            relation: Type of the pairs, in [0, num_relations).
+            chunk: Senders whose scores are in memory at a time; by default as many as
+                make 4 million numbers.
+            verbose: 0 for no progress bar, which is shown after two seconds.
+            by_layer: As for `predict`.
+            undirected: As for `evaluate`. The reverse of a pair in `exclude` is left
+                out, too.
+            self_pairs: Whether a node is among its own answers.
+
+        Returns:
+            `Recommendations`: `items`, int64 [U, k], rows of the target set with
+            `edge_set`, and otherwise nodes; and `scores`, float32 [U, k], logits. Of
+            equal scores the lower row comes first. Senders with fewer answers have the
+            item -1 and the score -inf behind them.
+
+        Raises:
+            ValueError: For senders or pairs of other nodes, or arguments out of range.
+        """
+        from keras_bandgnn.models.link_scores import node_states
+        from keras_bandgnn.models.recommendations import recommendations
+
+        links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
+        users = links.ends.nodes_of("users", users, "sender")
+        positive_int("k", k)
+        positive_int("relation", relation, 0, (self.head.num_relations or 1) - 1)
+        optional(positive_int, "chunk", chunk)
+        boolean("self_pairs", self_pairs)
+        excluded = links.read_answers(exclude, "exclude")
+        return recommendations(
+            self,
+            links,
+            node_states(self, links.graph, by_layer),
+            users,
+            k,
+            excluded,
+            relation,
+            chunk,
+            self_pairs,
+            progress=verbose not in (0, False),
+        )
 
     def _links(self, graph: Graph, undirected: bool | None = None) -> GraphPairs:
         """Return the `GraphPairs` of a graph, which converts and checks pairs."""

@@ -31,6 +31,7 @@ has_accelerator = _backend.has_accelerator
 seed_global = _backend.seed_global
 segment_max = _backend.segment_max
 segment_sum = _backend.segment_sum
+top_k = _backend.top_k
 value_and_gradient = _backend.value_and_gradient
 compiled_timer_step = _backend.compiled_timer_step
 

@@ -68,6 +68,9 @@ others:
     The operations of `ops.edges`; `apply_to(x, edges)`, whether they support a tensor
     and a number of edges; and `ends(sender, receiver, count)`, which converts the ends
     of edges between `count` nodes for them.
+`top_k(values, k)`
+    The k largest of rows [..., C] in descending order, and their places; of equal ones
+    those of lower places.
 `sorted_ids(ids, size)`
     The stable order of ids [G, E] in [0, size), and the ids in that order; None where
     the backend's `argsort` is to do it.

@@ -368,6 +368,11 @@ def scatter_add(indices, values, shape):
     return zeros.at[indices].add(values, mode="promise_in_bounds")
 
 
+def top_k(values, k: int):
+    """Return the k largest of rows and their places; see `ops.backend`."""
+    return jax.lax.top_k(values, k)
+
+
 def has_accelerator() -> bool:
     """Return whether the program, traced or run, is for a GPU or TPU."""
     return is_for_accelerator() or jax.default_backend() != "cpu"

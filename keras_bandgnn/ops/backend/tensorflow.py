@@ -291,6 +291,11 @@ def column_sum(rows):
     return tf.reduce_sum(rows, axis=0)
 
 
+def top_k(values, k: int):
+    """Return the k largest of rows and their places; see `ops.backend`."""
+    return tf.math.top_k(values, k)
+
+
 def has_accelerator() -> bool:
     """Return whether a GPU or TPU is available."""
     return any(d.device_type != "CPU" for d in tf.config.list_physical_devices())

@@ -230,6 +230,13 @@ def scatter_add(indices, values, shape):
     return zeros.index_put(indices, values, accumulate=True)
 
 
+def top_k(values, k: int):
+    """Return the k largest of rows and their places; see `ops.backend`."""
+    # `torch.topk` has any of equal values.
+    values, places = torch.sort(values, dim=-1, descending=True, stable=True)
+    return values[..., :k], places[..., :k].to(torch.int32)
+
+
 def has_accelerator() -> bool:
     """Return whether Keras makes tensors on a GPU or TPU."""
     return _device_type() not in ("cpu", "meta")
