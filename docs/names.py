@@ -1,4 +1,4 @@
-"""Writes `public-names.md`, `api.md` and `api/`: every public name.
+"""Writes `public-names.md`, `api.md`, `api/` and the stubs: every public name.
 
 python docs/names.py
 
@@ -214,8 +214,34 @@ def pages() -> dict[str, str]:
     return {"public-names.md": names, "api.md": api, **packages}
 
 
+def stubs() -> dict[str, str]:
+    """Return the stub of each package whose names load on first use, by its path.
+
+    Type checkers and editors read them in place of `__init__.py`.
+    """
+    head = "# Written by docs/names.py, for type checkers and editors.\n"
+    rooms = [name for name in keras_bandgnn.__all__ if name in (*TITLES, "batch")]
+    rooms += ["planning", "primitives", "visualization"]
+    text = head
+    for room in rooms:
+        text += f"from keras_bandgnn import {room} as {room}\n"
+    for name, home in (("Graph", "graph"), ("__version__", "version")):
+        text += f"from keras_bandgnn.{home} import {name} as {name}\n"
+    out = {"__init__.pyi": text}
+    for room in rooms:
+        module = importlib.import_module(f"keras_bandgnn.{room}")
+        if not hasattr(module, "__getattr__"):
+            continue
+        text = head
+        for name in sorted({*module.__all__, *experimental(room)}):
+            home = place_of(room, name).rpartition(".")[0]
+            text += f"from {home} import {name} as {name}\n"
+        out[f"{room}/__init__.pyi"] = text
+    return {f"../keras_bandgnn/{path}": text for path, text in out.items()}
+
+
 if __name__ == "__main__":
-    texts = pages()
+    texts = pages() | stubs()
     assert not lost(), f"files name {sorted(lost())}: register them again"
     (FOLDER / "api").mkdir(exist_ok=True)
     for page, text in texts.items():

@@ -1,0 +1,21 @@
+# Written by docs/names.py, for type checkers and editors.
+from keras_bandgnn import batch as batch
+from keras_bandgnn import config as config
+from keras_bandgnn import data as data
+from keras_bandgnn import distribution as distribution
+from keras_bandgnn import explain as explain
+from keras_bandgnn import layers as layers
+from keras_bandgnn import models as models
+from keras_bandgnn import ops as ops
+from keras_bandgnn import plans as plans
+from keras_bandgnn import plotting as plotting
+from keras_bandgnn import preprocessing as preprocessing
+from keras_bandgnn import programs as programs
+from keras_bandgnn import serving as serving
+from keras_bandgnn import training as training
+from keras_bandgnn import tuning as tuning
+from keras_bandgnn import planning as planning
+from keras_bandgnn import primitives as primitives
+from keras_bandgnn import visualization as visualization
+from keras_bandgnn.graph import Graph as Graph
+from keras_bandgnn.version import __version__ as __version__

@@ -1,0 +1,22 @@
+# Written by docs/names.py, for type checkers and editors.
+from keras_bandgnn.programs.program_graph import FunctionGraph as FunctionGraph
+from keras_bandgnn.programs.great import GreatExample as GreatExample
+from keras_bandgnn.programs.program_graph import ProgramGraph as ProgramGraph
+from keras_bandgnn.programs.program_graph import RELATIONS as RELATIONS
+from keras_bandgnn.programs.ray_pool import RayPool as RayPool
+from keras_bandgnn.programs.sampled_bugs import bug_samples as bug_samples
+from keras_bandgnn.programs.corpus_files import corpus_packages as corpus_packages
+from keras_bandgnn.programs.encode_functions import encode_function as encode_function
+from keras_bandgnn.programs.encode import encode_program as encode_program
+from keras_bandgnn.programs.program_files import find_programs as find_programs
+from keras_bandgnn.programs.function_graphs import function_graph as function_graph
+from keras_bandgnn.programs.varmisuse import load_varmisuse as load_varmisuse
+from keras_bandgnn.programs.planted_bugs import plant_bug as plant_bug
+from keras_bandgnn.programs.python_source.instances import program_graphs as program_graphs
+from keras_bandgnn.programs.python_source.listing import python_files as python_files
+from keras_bandgnn.programs.corpus_files import read_corpus as read_corpus
+from keras_bandgnn.programs.great import read_great as read_great
+from keras_bandgnn.programs.python_source.files import read_tree as read_tree
+from keras_bandgnn.programs.varmisuse import read_varmisuse as read_varmisuse
+from keras_bandgnn.programs.function_source import variable_usages as variable_usages
+from keras_bandgnn.programs.varmisuse import write_varmisuse as write_varmisuse
