@@ -3,6 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from keras_bandgnn.optional import optional_import
+
 PERMISSIVE = ("MIT", "BSD", "Apache", "ISC", "PSF", "Python-2.0", "Unlicense", "0BSD")
 """Families of licences that are permissive."""
 
@@ -62,41 +64,22 @@ def _of_expression(expression: str) -> list[str]:
 
     Of the operands of OR a permissive one counts, if there is one.
     """
-    tokens = re.findall(r"\(|\)|[^\s()]+", expression)
-    place = 0
+    package = optional_import("license_expression", "license-expression")
+    licensing = package.Licensing()
 
-    def either() -> list[str]:
-        nonlocal place
-        choices = [both()]
-        while place < len(tokens) and tokens[place].upper() == "OR":
-            place += 1
-            choices.append(both())
-        return min(choices, key=lambda c: sum(f not in PERMISSIVE for f in c))
+    def families_of(part) -> list[str]:
+        if isinstance(part, licensing.OR):
+            choices = [families_of(operand) for operand in part.args]
+            return min(choices, key=lambda c: sum(f not in PERMISSIVE for f in c))
+        if isinstance(part, licensing.AND):
+            return [family for operand in part.args for family in families_of(operand)]
+        # An exception only permits more.
+        return [_family(getattr(part, "license_symbol", part).key)]
 
-    def both() -> list[str]:
-        nonlocal place
-        families = one()
-        while place < len(tokens) and tokens[place].upper() in ("AND", "WITH"):
-            is_exception = tokens[place].upper() == "WITH"
-            place += 1
-            families = families + ([] if is_exception else one())
-            place += is_exception
-        return families
-
-    def one() -> list[str]:
-        nonlocal place
-        if place >= len(tokens):
-            return ["other"]
-        token = tokens[place]
-        place += 1
-        if token != "(":
-            return [_family(token)]
-        families = either()
-        place += 1  # the closing bracket
-        return families
-
-    families = either()
-    return families if place >= len(tokens) else ["other"]
+    try:
+        return families_of(licensing.parse(expression))
+    except package.ExpressionError:
+        return ["other"]
 
 
 def licence_of(
