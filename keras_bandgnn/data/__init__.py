@@ -40,6 +40,7 @@ _HOMES = {
     "to_pyg": "data.converters.pyg",
     "to_scipy": "data.converters.scipy_sparse",
     "to_sets": "data.converters.node_sets",
+    "walk_time": "data.time_walks",
     "write_store": "data.store_writer",
 }
 
@@ -81,6 +82,7 @@ __all__ = [
     "to_pyg",
     "to_scipy",
     "to_sets",
+    "walk_time",
     "write_store",
 ]
 

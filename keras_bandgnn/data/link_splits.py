@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bandgnn.arrays import LAST_TIME, TIME
+from keras_bandgnn.batch import AGE
 from keras_bandgnn.checks import (
     boolean,
     fraction,
@@ -257,7 +258,7 @@ def edge_times(graph: Graph, what: str) -> np.ndarray:
     return graph.edge[TIME]
 
 
-def edges_before(graph: Graph, time: int) -> Graph:
+def edges_before(graph: Graph, time: int, age: bool = False) -> Graph:
     """Return a graph with the edges that are strictly earlier than a time.
 
     It is what a model may see that predicts for this time, such as the pairs of a test:
@@ -266,6 +267,8 @@ def edges_before(graph: Graph, time: int) -> Graph:
     Args:
         graph: A graph whose edges have times.
         time: The time, in the unit of the edges' times, from 0, or negative.
+        age: Whether edges get the feature `age`, float32: the time minus theirs, for
+            models that read it from batches of samplers by time.
 
     Raises:
         ValueError: For edges without times, or a time that is no integer.
@@ -277,7 +280,11 @@ def edges_before(graph: Graph, time: int) -> Graph:
     """
     instance("graph", graph, Graph, "a Graph")
     time = positive_int("time", time, -LAST_TIME, LAST_TIME)
-    return with_edges(graph, edge_times(graph, "edges_before") < time)
+    before = with_edges(graph, edge_times(graph, "edges_before") < time)
+    if not boolean("age", age):
+        return before
+    ages = (time - before.edge[TIME]).astype(np.float32)
+    return before.replace(edge={**before.edge, AGE: ages})
 
 
 def _tell(ends: LinkEnds, edges: NodePairs, pairs: NodePairs, together: bool):

@@ -33,6 +33,7 @@ from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.gru_readout import GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.layers.harmonic_encoding import HarmonicEncoding
 from keras_bandgnn.layers.hgt_convolution import HGTConvolution
 from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.link_scorer import LinkScorer
@@ -84,6 +85,7 @@ __all__ = [
     "GraphReadout",
     "GraphTransformerLayer",
     "HGTConvolution",
+    "HarmonicEncoding",
     "LayerNormalization",
     "LinkScorer",
     "MPEUInteraction",

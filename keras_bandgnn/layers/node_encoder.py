@@ -8,19 +8,33 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.arrays import TIME, id_input
-from keras_bandgnn.batch import STATE_ROW, explained
+from keras_bandgnn.batch import AGE, STATE_ROW, explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
+from keras_bandgnn.layers.harmonic_encoding import HarmonicEncoding
 from keras_bandgnn.layers.sign_net import SignNet
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.registration import serializable
 
-_KINDS = ("ids", "columns", "characters", "features", "eigenvectors", "sets")
-# Kinds of numbers, whose size is the last axis.
-NUMBERS = ("features", "eigenvectors")
+_KINDS = (
+    *("ids", "columns", "characters", "features", "eigenvectors", "harmonic"),
+    "sets",
+)
+# Kinds of numbers.
+NUMBERS = ("features", "eigenvectors", "harmonic")
+
+
+def channels(kind: str, size: int) -> int:
+    """Return the last axis of a feature of numbers.
+
+    Args:
+        kind: One of `NUMBERS`.
+        size: Size of the input.
+    """
+    return 1 if kind == "harmonic" else size
 
 
 @serializable
@@ -35,7 +49,9 @@ class NodeEncoder(keras.layers.Layer):
             sum over columns, zeros included), such as atoms of the Open Graph
             Benchmark; `{"characters": L}`, character codes of L positions;
             `{"features": F}`, numbers; `{"eigenvectors": K}`, K eigenvectors whose
-            signs do not matter, for nodes alone (see `SignNet`). An integer V is short
+            signs do not matter, for nodes alone (see `SignNet`); `{"harmonic": D}`, a
+            number as D waves, such as `age` of edges (see `HarmonicEncoding`). An
+            integer V is short
             for `{"ids": V}`, a list of integers for `{"columns": [...]}`. For graphs
             with node sets `{"sets": {set: inputs of that set}}`: each set's features
             have layers of their own.
@@ -123,6 +139,8 @@ class NodeEncoder(keras.layers.Layer):
                 layer = CharacterEncoder(self.units, **options)
             elif kind == "eigenvectors":
                 layer = SignNet(self.units, **options)
+            elif kind == "harmonic":
+                layer = HarmonicEncoding(self.units, size, **options)
             else:
                 layer = keras.layers.Dense(self.units, **options)
             # One attribute each: the names of the weights in a file.
@@ -170,7 +188,9 @@ class NodeEncoder(keras.layers.Layer):
                     encoder.build()
                 continue
             is_embedding = kind in ("ids", "columns")
-            shape = (None, None) if is_embedding else (None, None, size)
+            shape = (None, None)
+            if not is_embedding:
+                shape = (*shape, channels(kind, size))
             self._encoder(name).build(shape)
         self.built = True
 
@@ -181,6 +201,13 @@ class NodeEncoder(keras.layers.Layer):
                     f"inputs[{name!r}]",
                     "of another kind, as eigenvectors are features of nodes",
                     spec,
+                )
+            if name not in node and (self.level, name) == ("edge", AGE):
+                raise ValueError(
+                    "Expected ages of edges, as `edge_inputs` name 'age'. Received: "
+                    f"edge features {sorted(node)}. Draw neighbours by time, sampler="
+                    "NeighborSampler(..., time='recent'), or pass the graph before a "
+                    "time with its ages, edges_before(graph, time, age=True)."
                 )
             if name not in node:
                 raise ValueError(
@@ -220,10 +247,10 @@ class NodeEncoder(keras.layers.Layer):
                 self._check_sets(size, sets)
             elif kind in NUMBERS:
                 width = 1 if values.ndim == 1 else values.shape[-1]
-                if width != size:
+                if width != channels(kind, size):
                     raise ValueError(
-                        f"Expected {self.level}[{name!r}] with {size} channels. "
-                        f"Received: shape {values.shape}."
+                        f"Expected {self.level}[{name!r}] with {channels(kind, size)} "
+                        f"channels. Received: shape {values.shape}."
                     )
             elif "columns" in spec:
                 self._check_columns(name, values, spec["columns"])

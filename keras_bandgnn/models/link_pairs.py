@@ -191,8 +191,7 @@ class GraphPairs:
             # Edges are earlier than their pair.
             return
         if self._by_time(pairs):
-            edges = NodePairs.of_edges(self.graph)
-            refuse_later(name, pairs, edges, self.graph.num_nodes, self.undirected)
+            self.check_times(name, pairs)
             return
         count = self.graph.num_nodes
         # Pairs of a loader may have types.
@@ -223,6 +222,20 @@ class GraphPairs:
             "which keeps an edge and its reverse in one part.",
         )
 
+    def check_times(
+        self, name: str, pairs: NodePairs, sampler: Sampler | None = None
+    ) -> None:
+        """Raise a ValueError for edges that are not earlier than pairs with times.
+
+        Args:
+            name: The argument, for errors.
+            pairs: The pairs.
+            sampler: Sampler of the messages, which may draw by time; or None.
+        """
+        if self._by_time(pairs) and not draws_by_time(sampler):
+            edges = NodePairs.of_edges(self.graph)
+            refuse_later(name, pairs, edges, self.graph.num_nodes, self.undirected)
+
     def _by_time(self, pairs: NodePairs) -> bool:
         """Return whether pairs are compared with edges by time."""
         return pairs.time is not None and TIME in self.graph.edge and len(pairs) > 0
@@ -238,6 +251,12 @@ class GraphPairs:
 def draws_by_time(sampler: Sampler | None) -> bool:
     """Return whether a sampler draws edges that are earlier than the pair."""
     return sampler is not None and sampler.time is not None
+
+
+def refuse_by_layer(by_layer: bool, sampler: Sampler | None) -> None:
+    """Raise a ValueError for states by layer together with a sampler."""
+    if by_layer and sampler is not None:
+        refuse("by_layer", "False with `sampler`", by_layer)
 
 
 def check_one_device(task) -> None:
@@ -271,6 +290,7 @@ def make_link_loader(
     shuffle: bool = False,
     seed: int = 0,
     sampler: Sampler | None = None,
+    draws: bool = True,
 ) -> Loader:
     """Return a `LinkLoader` for the backbone of a task.
 
@@ -285,6 +305,7 @@ def make_link_loader(
         shuffle: Whether each epoch has a new order and new negatives.
         seed: Of these.
         sampler: `NeighborSampler`, or None for the whole graph.
+        draws: Whether batches have negatives.
     """
     from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
     from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
@@ -294,13 +315,14 @@ def make_link_loader(
     if validation_pairs is not None:
         held_out = links.read("validation_pairs", validation_pairs)
         true = NodePairs.concatenate([links.true(held_out), true])
-    negatives = task.default_negatives() if negatives is None else negatives
+    if negatives is None and draws:
+        negatives = task.default_negatives()
     if sampler is not None:
         if not isinstance(sampler, NeighborSampler):
             refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
         batch_size = batch_size or min(sampler.batch_size, len(pairs))
         # All pairs and negatives may have distinct nodes, by time also equal ones.
-        nodes = 2 * batch_size * (1 + negatives.per_positive)
+        nodes = 2 * batch_size * (1 + (negatives.per_positive if draws else 0))
         if not draws_by_time(sampler):
             nodes = min(nodes, graph.num_nodes)
         sampler = type(sampler)(**{**sampler.get_config(), "batch_size": nodes})

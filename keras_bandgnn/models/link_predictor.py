@@ -19,6 +19,7 @@ from keras_bandgnn.models.link_pairs import (
     check_edge_set,
     make_link_loader,
     one_graph,
+    refuse_by_layer,
     refuse_options,
 )
 from keras_bandgnn.models.pair_task import OBJECTIVES, PairTask, embedding_penalty
@@ -272,6 +273,7 @@ class LinkPredictor(PairTask):
         seed: int = 0,
         by_layer: bool = False,
         undirected: bool | None = None,
+        sampler: Sampler | None = None,
         **kwargs,
     ) -> dict[str, float]:
         """Return loss, area under the ROC curve and average precision, all exact.
@@ -287,6 +289,8 @@ class LinkPredictor(PairTask):
             by_layer: As for `predict`.
             undirected: As for `fit`. Pairs that are edges of the graph themselves are
                 those of the training, and may be evaluated.
+            sampler: As for `fit`; also for `negatives`, which then need times if it
+                draws by time. `x` may then have edges of all times.
             **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or data
                 of Keras; without effect for a graph.
 
@@ -297,6 +301,8 @@ class LinkPredictor(PairTask):
         Raises:
             ValueError: If pairs are no edges, but messages give them away.
         """
+        from keras_bandgnn.models.link_scores import measures
+
         inputs = read_inputs("x", x)
         if inputs.kind in (LOADER, BATCHES):
             refuse_options(
@@ -305,6 +311,7 @@ class LinkPredictor(PairTask):
                 pairs=pairs,
                 negatives=negatives,
                 known=known,
+                sampler=sampler,
             )
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
@@ -316,7 +323,7 @@ class LinkPredictor(PairTask):
         refuse_unknown(
             kwargs,
             ("verbose", "return_dict", "callbacks"),
-            "pairs, negatives, known, seed, by_layer and undirected",
+            "pairs, negatives, known, seed, by_layer, undirected and sampler",
         )
         links = self._links(one_graph(self, inputs), undirected)
         if not self.compiled:
@@ -324,9 +331,9 @@ class LinkPredictor(PairTask):
                 "Expected a compiled task. Received: a task that was created with "
                 "compile=False. Call task.compile() before evaluate."
             )
-        from keras_bandgnn.models.link_scores import measures
-
-        return measures(self, links, pairs, negatives, known, seed, by_layer)
+        refuse_by_layer(by_layer, sampler)
+        options = seed, by_layer, sampler
+        return measures(self, links, pairs, negatives, known, *options)
 
     def _check_loader(self, loader, undirected: bool | None) -> None:
         if loader.pairs is not None:

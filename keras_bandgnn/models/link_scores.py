@@ -8,9 +8,15 @@ from keras_bandgnn.checks import boolean, seed_number
 from keras_bandgnn.data.link_ends import NodePairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.inputs import GRAPHS, Inputs
-from keras_bandgnn.models.link_pairs import GraphPairs, check_one_device
-from keras_bandgnn.models.task_program import compiled
+from keras_bandgnn.models.link_pairs import (
+    GraphPairs,
+    check_one_device,
+    draws_by_time,
+    make_link_loader,
+)
+from keras_bandgnn.models.task_program import compiled, task_output
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.progress import progress_bar
 
 # Maximum elements of a table of scores, or of its hidden layer.
@@ -108,8 +114,109 @@ def scores(
     return np.concatenate(parts)
 
 
+def sampled_scores(
+    task, links: GraphPairs, pairs: NodePairs, sampler: Sampler, size: int | None = None
+) -> np.ndarray:
+    """Return the scores of pairs from the neighbours that a sampler draws, float32 [Q].
+
+    Args:
+        task: The `LinkPredictor`.
+        links: Has the graph.
+        pairs: The pairs, which a sampler by time shows what was before each of them.
+        sampler: The `NeighborSampler`.
+        size: Pairs scored at a time; None for as many as the sampler says.
+    """
+    if not len(pairs):
+        return np.zeros(0, np.float32)
+    task.complete([links.graph])
+    loader = make_link_loader(
+        task, links, pairs, batch_size=size, sampler=sampler, draws=False
+    )
+    task.check(loader)
+    program, parts = compiled(task, task_output), []
+    for step in range(len(loader)):
+        x = loader[step][0]
+        out = np.asarray(program.predict_on_batch(x))[0]
+        parts.append(out[x["pair"]["mask"][0]])
+    return np.concatenate(parts)
+
+
+def drawn_negatives(
+    links: GraphPairs, pairs: NodePairs, sampler: NegativeSampler, known_pairs, seed
+) -> NodePairs:
+    """Return the negatives of pairs, K for each, one pair after the other.
+
+    Args:
+        links: Has the graph.
+        pairs: Pairs that are true.
+        sampler: Draws them.
+        known_pairs: Other pairs that are true, or None.
+        seed: Seed of the draws.
+    """
+    draw = sampler.prepare(
+        pairs,
+        links.graph.num_nodes,
+        links.true(pairs, known_pairs),
+        sampler.types_of(links.graph),
+        links.undirected,
+        links.ends.nodes,
+    )
+    key = seed_number("seed", seed), 0, 0
+    return draw(slice(None), np.random.default_rng(key))
+
+
+def ranks_among(
+    task,
+    links: GraphPairs,
+    pairs: NodePairs,
+    negatives: NegativeSampler,
+    known_pairs,
+    sampler: Sampler | None,
+    by_layer: bool,
+    seed: int,
+) -> np.ndarray:
+    """Return the rank of each pair among itself and drawn negatives, float64 [Q].
+
+    Args:
+        task: The `LinkPredictor`.
+        links: Has the graph.
+        pairs: Pairs that are true.
+        negatives: Draws the others.
+        known_pairs: Other pairs that are true, or None.
+        sampler: Of neighbours; None for the whole graph.
+        by_layer: Whether states are computed one layer at a time.
+        seed: Seed of the negatives.
+    """
+    others = drawn_negatives(links, pairs, negatives, known_pairs, seed)
+    count, width = len(pairs), negatives.per_positive
+    both = NodePairs.concatenate([pairs, others])
+    # Each pair is followed by its negatives, with which it shares nodes.
+    rows = np.arange(len(others)).reshape(count, width) + count
+    order = np.column_stack([np.arange(count), rows]).reshape(-1)
+    if sampler is None:
+        table = scores(task, links.graph, both.take(order), by_layer)
+    else:
+        table = sampled_scores(task, links, both.take(order), sampler)
+    table = table.reshape(count, 1 + width)
+    true, table = table[:, :1], table[:, 1:].copy()
+    # Draws that may be true pairs may be the pair itself.
+    same = (others.senders == pairs.senders.repeat(width)) & (
+        others.receivers == pairs.receivers.repeat(width)
+    )
+    table[same.reshape(table.shape)] = -np.inf
+    above, ties = (table > true).sum(axis=1), (table == true).sum(axis=1)
+    return 1 + above + 0.5 * ties
+
+
 def measures(
-    task, links: GraphPairs, pairs, negatives, known_pairs, seed: int, by_layer: bool
+    task,
+    links: GraphPairs,
+    pairs,
+    negatives,
+    known_pairs,
+    seed: int,
+    by_layer: bool,
+    sampler: Sampler | None = None,
 ) -> dict[str, float]:
     """Return the loss and metrics of pairs; see `LinkPredictor.evaluate`.
 
@@ -121,37 +228,32 @@ def measures(
         known_pairs: Other pairs that are true, or None.
         seed: Seed of the negatives.
         by_layer: Whether states are computed one layer at a time.
+        sampler: Of neighbours; None for the whole graph.
     """
     from keras_bandgnn.training.link_metrics import average_precision, link_auc
 
     graph, by_default = links.graph, pairs is None
-    pairs = links.read_or_edges(pairs)
-    if by_default:
+    pairs = links.read_or_edges(pairs, sampler)
+    if by_default and not draws_by_time(sampler):
         # Those of the training, which messages may have.
         pairs = pairs.without_time()
     _refuse_empty("pairs", pairs)
-    links.check_messages("pairs", pairs)
+    links.check_messages("pairs", pairs, sampler)
     if negatives is None or isinstance(negatives, NegativeSampler):
-        sampler = task.default_negatives() if negatives is None else negatives
-        task.check_negatives(sampler)
-        draw = sampler.prepare(
-            pairs,
-            graph.num_nodes,
-            links.true(pairs, known_pairs),
-            sampler.types_of(graph),
-            links.undirected,
-            links.ends.nodes,
-        )
-        key = seed_number("seed", seed), 0, 0
-        negatives = draw(slice(None), np.random.default_rng(key))
+        negatives = task.default_negatives() if negatives is None else negatives
+        task.check_negatives(negatives)
+        negatives = drawn_negatives(links, pairs, negatives, known_pairs, seed)
     else:
         negatives = links.read("negatives", negatives)
-    if pairs.time is None or negatives.time is None:
+    if not draws_by_time(sampler):
         # States of the whole graph serve one time.
         pairs, negatives = pairs.without_time(), negatives.without_time()
     _refuse_empty("negatives", negatives)
     both = NodePairs.concatenate([pairs, negatives])
-    rows = scores(task, graph, both, by_layer)
+    if sampler is None:
+        rows = scores(task, graph, both, by_layer)
+    else:
+        rows = sampled_scores(task, links, both, sampler)
     positive, negative = np.split(rows, [len(pairs)])
     return {
         "loss": mean_loss(task, positive, negative),

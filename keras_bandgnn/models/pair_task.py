@@ -7,14 +7,28 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    one_of,
+    optional,
+    positive_int,
+    refuse,
+    seed_number,
+)
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
-from keras_bandgnn.models.link_pairs import GraphPairs, one_graph, refuse_options
+from keras_bandgnn.models.link_pairs import (
+    GraphPairs,
+    one_graph,
+    refuse_by_layer,
+    refuse_options,
+)
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
 
@@ -95,6 +109,7 @@ class PairTask(Task):
         pairs=None,
         batch_size: int | None = None,
         by_layer: bool = False,
+        sampler: Sampler | None = None,
         **kwargs,
     ):
         """Return the scores of pairs, logits.
@@ -105,28 +120,37 @@ class PairTask(Task):
             batch_size: Pairs scored at a time.
             by_layer: Whether the states of nodes are computed one layer at a time, for
                 graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
+            sampler: As for `fit`: each pair has the neighbours that it draws, by time
+                those before the pair. None for the states of the whole graph, whose
+                edges are to be earlier than pairs with times.
             **kwargs: Passed to `keras.Model.predict` if `x` is data of Keras; without
                 effect for a graph.
 
         Returns:
             float32 [Q], in the order of the pairs.
         """
-        from keras_bandgnn.models.link_scores import CHUNK, scores
+        from keras_bandgnn.models.link_scores import CHUNK, sampled_scores, scores
 
         inputs = read_inputs("x", x)
         if inputs.kind in (LOADER, BATCHES):
-            refuse_options("predict(x) of batches", "the batches", pairs=pairs)
+            options = {"pairs": pairs, "sampler": sampler}
+            refuse_options("predict(x) of batches", "the batches", **options)
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
             return super().predict(inputs, batch_size, **kwargs)
         refuse_unknown(
             options_for_graphs((), (), kwargs),
             ("verbose", "callbacks"),
-            "pairs, batch_size and by_layer",
+            "pairs, batch_size, by_layer and sampler",
         )
         size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
         links = self._links(one_graph(self, inputs))
+        refuse_by_layer(by_layer, sampler)
+        if pairs is not None:
+            links.check_times("pairs", links.read("pairs", pairs), sampler)
         pairs = links.read_or_all("pairs", pairs)
+        if sampler is not None:
+            return sampled_scores(self, links, pairs, sampler, batch_size)
         return scores(self, links.graph, pairs, by_layer, size)
 
     def rank(
@@ -140,6 +164,9 @@ class PairTask(Task):
         by_layer: bool = False,
         undirected: bool | None = None,
         self_pairs: bool = True,
+        negatives: NegativeSampler | None = None,
+        sampler: Sampler | None = None,
+        seed: int = 0,
     ) -> np.ndarray:
         """Return the rank of the true node of each pair among all nodes.
 
@@ -161,6 +188,12 @@ class PairTask(Task):
             self_pairs: Whether a node is among its own answers. With False it is left
                 out, unless it is the true one, as for graphs without self-loops:
                 h . h, the score `"dot"` of a node with itself, tends to be its largest.
+            negatives: None to rank among all nodes; a `NegativeSampler` for ranks among
+                the pair and its negatives, drawn once, such as of 100 other receivers,
+                `NegativeSampler(100, "source")`. Then `sides` and `self_pairs` have no
+                effect, and `known` are pairs that are not drawn.
+            sampler: As for `evaluate`, with `negatives`.
+            seed: Seed of `negatives`.
 
         Returns:
             float64 [Q], or [2, Q] of receivers and senders with `"both"`.
@@ -168,11 +201,22 @@ class PairTask(Task):
         Raises:
             ValueError: For pairs of other nodes or types, or that messages give away.
         """
-        from keras_bandgnn.models.link_scores import node_states, ranks
+        from keras_bandgnn.models.link_scores import node_states, ranks, ranks_among
 
         one_of("sides", sides, SIDES)
         links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
         pairs = links.read("pairs", pairs)
+        refuse_by_layer(by_layer, sampler)
+        seed_number("seed", seed)
+        if negatives is not None:
+            expected = "a NegativeSampler, or None"
+            instance("negatives", negatives, NegativeSampler, expected)
+            links.check_messages("pairs", pairs, sampler)
+            options = negatives, known, sampler, by_layer, seed
+            return ranks_among(self, links, pairs, *options)
+        if sampler is not None:
+            advice = "To rank among drawn pairs pass a NegativeSampler as `negatives`."
+            refuse("sampler", "None for ranks among all nodes", sampler, advice)
         known = links.read_answers(known)
         optional(positive_int, "chunk", chunk)
         links.check_messages("pairs", pairs)

@@ -18,7 +18,7 @@ import numpy as np
 from keras_bandgnn import compat
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.layers.node_encoder import NUMBERS
+from keras_bandgnn.layers.node_encoder import NUMBERS, channels
 from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.ops.context import for_accelerator
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
@@ -128,6 +128,8 @@ def _synthetic_features(
             continue  # Each edge has one.
         ((kind, size),) = spec.items()
         shape = (rows, len(size) if kind == "columns" else size)
+        if kind in NUMBERS:
+            shape = (rows, channels(kind, size))
         if kind == "ids":
             width = (lengths or {}).get(name)
             shape = (rows,) if width is None else (rows, width)
