@@ -36,4 +36,5 @@ from keras_bandgnn.data.converters.pandas_tables import to_pandas as to_pandas
 from keras_bandgnn.data.converters.pyg import to_pyg as to_pyg
 from keras_bandgnn.data.converters.scipy_sparse import to_scipy as to_scipy
 from keras_bandgnn.data.converters.node_sets import to_sets as to_sets
+from keras_bandgnn.data.time_walks import walk_time as walk_time
 from keras_bandgnn.data.store_writer import write_store as write_store
