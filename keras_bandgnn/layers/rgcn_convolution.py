@@ -16,7 +16,7 @@ from keras_bandgnn.layers.typed_edges import type_count
 from keras_bandgnn.primitives.plan import is_prepared, mean_by_type
 from keras_bandgnn.registration import serializable
 
-AGGREGATES = ("mean", "sum")
+REDUCTIONS = ("mean", "sum")
 
 
 @serializable
@@ -45,7 +45,7 @@ class RGCNConvolution(BatchLayer):
     Args:
         units: Width U of the new states.
         num_edge_types: P, the number of edge types in batches.
-        aggregate: `"mean"` or `"sum"`, how the messages of one type are reduced. Types
+        reduce: `"mean"` or `"sum"`, how the messages of one type are reduced. Types
             add up, and one without edges adds 0.
         num_bases: B, the matrices that all types share; None for a matrix per type.
         num_blocks: B, blocks on the diagonal of each type's matrix, a divisor of H and
@@ -85,7 +85,7 @@ class RGCNConvolution(BatchLayer):
         self,
         units: int,
         num_edge_types: int = 1,
-        aggregate: str = "mean",
+        reduce: str = "mean",
         num_bases: int | None = None,
         num_blocks: int | None = None,
         use_bias: bool = True,
@@ -95,7 +95,7 @@ class RGCNConvolution(BatchLayer):
         # === Config ===
         self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.aggregate = one_of("aggregate", aggregate, AGGREGATES)
+        self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.num_bases = optional(positive_int, "num_bases", num_bases)
         self.num_blocks = optional(positive_int, "num_blocks", num_blocks)
         if self.num_bases is not None and self.num_blocks is not None:
@@ -180,7 +180,7 @@ class RGCNConvolution(BatchLayer):
         """
         num_nodes = ops.shape(batch["node"]["mask"])[1]
         plan = batch_part(batch, "plan")
-        if self.aggregate == "mean":
+        if self.reduce == "mean":
             # Some primitives add types up before a sum per type exists, but all weigh
             # edges: 1 / c enters there, and takes an array [E] and no [E, H].
             count = None

@@ -262,7 +262,7 @@ def test_scores_that_do_not_add_up_are_named(monkeypatch):
 JUMPS = ("LightGCNBackbone", "PNABackbone", "RGCNBackbone", "SAGEBackbone")
 CASES = [(name, {}) for name in sorted(set(registered(kb.models.Backbone)) - ALONE)]
 OPTIONS = [
-    ("RGCNBackbone", {"aggregate": "sum"}),
+    ("RGCNBackbone", {"reduce": "sum"}),
     ("SAGEBackbone", {"reduce": "sum"}),
     ("SAGEBackbone", {"reduce": "max"}),
     ("SAGEBackbone", {"reduce": "sum", "type_reduce": "sum", "edge_inputs": None}),

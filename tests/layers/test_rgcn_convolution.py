@@ -43,10 +43,10 @@ PLANS = plans_of_primitives(
 CASES = [pytest.param(plan, id=str(plan)) for plans in PLANS.values() for plan in plans]
 OPTIONS = {
     "mean": {},
-    "sum": {"aggregate": "sum"},
+    "sum": {"reduce": "sum"},
     "bases": {"num_bases": 2},
     "blocks": {"num_blocks": 2},
-    "sum of blocks": {"aggregate": "sum", "num_blocks": 2},
+    "sum of blocks": {"reduce": "sum", "num_blocks": 2},
     "no bias": {"use_bias": False},
 }
 
@@ -117,7 +117,7 @@ def check(layer, x, graphs, weighted=False):
             graph,
             np.asarray(graph.node["h"], np.float64),
             weights_of(layer),
-            layer.aggregate,
+            layer.reduce,
             graph.edge["w"] if weighted else None,
         )
         np.testing.assert_allclose(rows, expected, atol=1e-5)
@@ -136,12 +136,12 @@ def test_equals_the_oracle_with_every_option(name):
     check(layer_of(**OPTIONS[name]), batch_of(graphs, Plan(Banded(4))), graphs)
 
 
-@pytest.mark.parametrize("aggregate", ["mean", "sum"])
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
 @pytest.mark.parametrize("plan", CASES)
-def test_edge_weights_are_factors_of_messages(plan, aggregate):
+def test_edge_weights_are_factors_of_messages(plan, reduce):
     graphs = graphs_of()
     x = batch_of(graphs, plan, edge_weight="w")
-    check(layer_of(aggregate=aggregate), x, graphs, weighted=True)
+    check(layer_of(reduce=reduce), x, graphs, weighted=True)
 
 
 @pytest.mark.parametrize("plan", CASES)
@@ -354,8 +354,7 @@ def test_gradients_of_weights_are_those_of_differences():
 
         def exact(weights, layer=layer):
             rows = [
-                rgcn_convolution(g, g.node["h"], weights, layer.aggregate)
-                for g in graphs
+                rgcn_convolution(g, g.node["h"], weights, layer.reduce) for g in graphs
             ]
             return sum((r**2).sum() for r in rows)
 
@@ -371,15 +370,15 @@ def test_gradients_of_weights_are_those_of_differences():
 
 PEERS = {
     "mean": ({}, {}),
-    "sum": ({"aggregate": "sum"}, {"aggr": "add"}),
+    "sum": ({"reduce": "sum"}, {"aggr": "add"}),
     "mean, bases": ({"num_bases": 2}, {"num_bases": 2}),
     "sum, bases": (
-        {"aggregate": "sum", "num_bases": 2},
+        {"reduce": "sum", "num_bases": 2},
         {"aggr": "add", "num_bases": 2},
     ),
     "mean, blocks": ({"num_blocks": 2}, {"num_blocks": 2}),
     "sum, blocks": (
-        {"aggregate": "sum", "num_blocks": 2},
+        {"reduce": "sum", "num_blocks": 2},
         {"aggr": "add", "num_blocks": 2},
     ),
 }
@@ -448,7 +447,7 @@ def test_equals_torch_geometric(name, plan):
     [
         (lambda: RGCNConvolution(0), "`units` to be at least 1"),
         (lambda: RGCNConvolution(4, 0), "`num_edge_types` to be at least 1"),
-        (lambda: RGCNConvolution(4, 2, "max"), r"`aggregate`.*mean.*Received: .*max"),
+        (lambda: RGCNConvolution(4, 2, "max"), r"`reduce`.*mean.*Received: .*max"),
         (
             lambda: RGCNConvolution(4, 2, num_bases=2, num_blocks=2),
             "Expected `num_bases` or `num_blocks`.*Received: num_bases=2, "

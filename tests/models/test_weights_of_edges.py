@@ -39,10 +39,8 @@ CASES = {
         for edges in (None, EDGES)
     },
     **{
-        f"RGCNBackbone, {aggregate}": _with_option(
-            kb.models.RGCNBackbone, aggregate=aggregate
-        )
-        for aggregate in ("mean", "sum")
+        f"RGCNBackbone, {reduce}": _with_option(kb.models.RGCNBackbone, reduce=reduce)
+        for reduce in ("mean", "sum")
     },
     "GPSBackbone, None": _with_option(kb.models.GPSBackbone, local=None, num_heads=2),
     "GGNNBackbone, edges, remat": lambda: kb.models.GGNNBackbone(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_bandgnn.checks import one_of, optional, positive_int
-from keras_bandgnn.layers.rgcn_convolution import AGGREGATES, RGCNConvolution
+from keras_bandgnn.layers.rgcn_convolution import REDUCTIONS, RGCNConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
@@ -20,7 +20,7 @@ class RGCNBackbone(MessagePassingBackbone):
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
         num_edge_types: P, types of edges that graphs may have.
-        aggregate: `"mean"` or `"sum"`, how the messages of one type are reduced.
+        reduce: `"mean"` or `"sum"`, how the messages of one type are reduced.
         num_bases: B, the matrices that all types share; None for a matrix per type.
         num_blocks: B, blocks on the diagonal of each type's matrix, a divisor of H;
             None for full matrices.
@@ -65,7 +65,7 @@ class RGCNBackbone(MessagePassingBackbone):
         num_layers: int = 4,
         *,
         num_edge_types: int = 1,
-        aggregate: str = "mean",
+        reduce: str = "mean",
         num_bases: int | None = None,
         num_blocks: int | None = None,
         **kwargs,
@@ -78,7 +78,7 @@ class RGCNBackbone(MessagePassingBackbone):
             **kwargs,
         )
         # === Config ===
-        self.aggregate = one_of("aggregate", aggregate, AGGREGATES)
+        self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.num_bases = optional(positive_int, "num_bases", num_bases)
         self.num_blocks = optional(positive_int, "num_blocks", num_blocks)
         if self.num_blocks is not None and self.hidden_dim % self.num_blocks:
@@ -91,14 +91,14 @@ class RGCNBackbone(MessagePassingBackbone):
     @property
     def means_by_type(self) -> bool:
         """Return whether sums are divided by the number of edges of a type."""
-        return self.aggregate == "mean"
+        return self.reduce == "mean"
 
     def message_layer(self, number: int):
         """Create the message passing of a layer."""
         return RGCNConvolution(
             self.hidden_dim,
             self.num_edge_types,
-            self.aggregate,
+            self.reduce,
             num_bases=self.num_bases,
             num_blocks=self.num_blocks,
             dtype=self.dtype_policy,
@@ -113,7 +113,7 @@ class RGCNBackbone(MessagePassingBackbone):
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),
-            "aggregate": self.aggregate,
+            "reduce": self.reduce,
             "num_bases": self.num_bases,
             "num_blocks": self.num_blocks,
         }
