@@ -47,7 +47,7 @@ def input_loader(
                 **task.distribution.loader_options(),
             )
             if training:
-                _lay_out_transposes(loader)
+                lay_out_transposes(loader)
     if sampler is not None:
         loader = _sample_loader(task, inputs, sampler, shuffle, seed)
     task.distribution.check(loader)
@@ -67,7 +67,7 @@ def input_loader(
     return loader
 
 
-def _lay_out_transposes(loader: Loader) -> None:
+def lay_out_transposes(loader: Loader) -> None:
     """Let the one batch of a whole graph have the transposes that gradients read.
 
     Batches of many graphs have none: the host would lay them out anew for each batch.

@@ -20,7 +20,7 @@ from keras_bandgnn.data.link_ends import (
     is_undirected,
 )
 from keras_bandgnn.graph import EdgeSet, Graph
-from keras_bandgnn.models.input_loader import input_loader
+from keras_bandgnn.models.input_loader import input_loader, lay_out_transposes
 from keras_bandgnn.models.inputs import GRAPHS, ITEMS, Inputs, read_graphs
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
@@ -329,6 +329,8 @@ def make_link_loader(
     loader = input_loader(
         task, Inputs(GRAPHS, [graph], graph), training=False, sampler=sampler
     )
+    # All steps have the same graph.
+    lay_out_transposes(loader)
     return LinkLoader(
         graph,
         links.ends.rows(pairs),

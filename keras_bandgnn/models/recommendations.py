@@ -13,7 +13,7 @@ from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.progress import progress_bar
 
 # Maximum elements of a table of scores, or of its hidden layer.
-_CHUNK = 1 << 22
+_CHUNK = 1 << 20
 # Columns of a table of scores whose maximum is compared first.
 _BLOCK = 64
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data import NodePairs, split_links
 from keras_bandgnn.models.link_scores import mean_loss
 from keras_bandgnn.models.pair_task import embedding_penalty
@@ -181,3 +182,11 @@ def test_negatives_of_other_users_are_refused():
         task.evaluate(split.train, pairs, pairs.take([0, 0, 1]))
     with pytest.raises(ValueError, match="embedding_l2"):
         predictor(embedding_l2=-1.0)
+
+
+def test_steps_have_the_transposes_that_the_host_lays_out():
+    split, task = split_links(shop(), edge_set=BUYS), predictor()
+    x, *_ = task.loader(split.train)[0]
+    (arrays,) = x["plan"].values()
+    names = [name for name in arrays if name.startswith("back_")]
+    assert bool(names) == graph_ops.USES_TRANSPOSE
