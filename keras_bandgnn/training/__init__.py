@@ -34,6 +34,7 @@ __all__ = [
     "accuracy_interval",
     "average_precision",
     "calibration_report",
+    "coverage",
     "enable_compilation_cache",
     "enable_lora",
     "hits_at",
@@ -41,6 +42,10 @@ __all__ = [
     "localization_report",
     "make_optimizer",
     "mean_reciprocal_rank",
+    "most_popular",
+    "mrr_at",
+    "ndcg_at",
+    "recall_at",
     "suspicious",
     "trivial_scores",
 ]
@@ -63,11 +68,16 @@ _HOMES = {
     "TimeLimit": "training.time_to_accuracy",
     "TimeToAccuracy": "training.time_to_accuracy",
     "average_precision": "training.link_metrics",
+    "coverage": "training.recommendation_metrics",
     "enable_compilation_cache": "training.compilation_cache",
     "enable_lora": "training.lora",
     "hits_at": "training.link_metrics",
     "link_auc": "training.link_metrics",
     "mean_reciprocal_rank": "training.link_metrics",
+    "most_popular": "training.most_popular",
+    "mrr_at": "training.recommendation_metrics",
+    "ndcg_at": "training.recommendation_metrics",
+    "recall_at": "training.recommendation_metrics",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

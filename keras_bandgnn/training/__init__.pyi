@@ -21,6 +21,7 @@ from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.programs.models.selection_report import accuracy_interval as accuracy_interval
 from keras_bandgnn.training.link_metrics import average_precision as average_precision
 from keras_bandgnn.training.calibration_report import calibration_report as calibration_report
+from keras_bandgnn.training.recommendation_metrics import coverage as coverage
 from keras_bandgnn.training.compilation_cache import enable_compilation_cache as enable_compilation_cache
 from keras_bandgnn.training.lora import enable_lora as enable_lora
 from keras_bandgnn.training.link_metrics import hits_at as hits_at
@@ -28,5 +29,9 @@ from keras_bandgnn.training.link_metrics import link_auc as link_auc
 from keras_bandgnn.programs.models.localization_report import localization_report as localization_report
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
 from keras_bandgnn.training.link_metrics import mean_reciprocal_rank as mean_reciprocal_rank
+from keras_bandgnn.training.most_popular import most_popular as most_popular
+from keras_bandgnn.training.recommendation_metrics import mrr_at as mrr_at
+from keras_bandgnn.training.recommendation_metrics import ndcg_at as ndcg_at
+from keras_bandgnn.training.recommendation_metrics import recall_at as recall_at
 from keras_bandgnn.programs.models.selection_report import suspicious as suspicious
 from keras_bandgnn.programs.models.selection_report import trivial_scores as trivial_scores
