@@ -74,7 +74,7 @@ _HOMES = {
     "hits_at": "training.link_metrics",
     "link_auc": "training.link_metrics",
     "mean_reciprocal_rank": "training.link_metrics",
-    "most_popular": "training.most_popular",
+    "most_popular": "training.popular_items",
     "mrr_at": "training.recommendation_metrics",
     "ndcg_at": "training.recommendation_metrics",
     "recall_at": "training.recommendation_metrics",

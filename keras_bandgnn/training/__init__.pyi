@@ -29,7 +29,7 @@ from keras_bandgnn.training.link_metrics import link_auc as link_auc
 from keras_bandgnn.programs.models.localization_report import localization_report as localization_report
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
 from keras_bandgnn.training.link_metrics import mean_reciprocal_rank as mean_reciprocal_rank
-from keras_bandgnn.training.most_popular import most_popular as most_popular
+from keras_bandgnn.training.popular_items import most_popular as most_popular
 from keras_bandgnn.training.recommendation_metrics import mrr_at as mrr_at
 from keras_bandgnn.training.recommendation_metrics import ndcg_at as ndcg_at
 from keras_bandgnn.training.recommendation_metrics import recall_at as recall_at
