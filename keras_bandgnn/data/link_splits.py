@@ -1,4 +1,4 @@
-"""`split_links` and `check_leaks`: splits of a graph's edges, and their checks."""
+"""Splits of a graph's edges, drawn or as masks say, and their checks."""
 
 from typing import NamedTuple
 
@@ -26,6 +26,9 @@ from keras_bandgnn.data.identity import (
 )
 from keras_bandgnn.data.link_ends import LinkEnds, NodePairs, is_undirected
 from keras_bandgnn.graph import EdgeSet, Graph
+
+# Edge features of the parts of a split.
+MASKS = ("train_mask", "valid_mask", "test_mask")
 
 
 class LinkSplit(NamedTuple):
@@ -285,6 +288,80 @@ def edges_before(graph: Graph, time: int, age: bool = False) -> Graph:
         return before
     ages = (time - before.edge[TIME]).astype(np.float32)
     return before.replace(edge={**before.edge, AGE: ages})
+
+
+def split_by_masks(
+    graph: Graph, undirected: bool | None = None, edge_set: EdgeSet | None = None
+) -> LinkSplit:
+    """Split the edges of a graph as its edge features say, such as a published split.
+
+    The features `train_mask`, `valid_mask` and `test_mask` say which edges are of a
+    part; one of the last two may be absent. Messages are the training edges, the
+    self-loops and, with an edge set, the edges of others that do not give a pair of the
+    other parts away. The graph to train on has no masks.
+
+    Args:
+        graph: The graph, with all its edges.
+        undirected: As for `split_links`. Pairs of the other parts must be no messages,
+            unless it is False.
+        edge_set: The edges to split in a graph with node sets; see `split_links`.
+
+    Returns:
+        A `LinkSplit`.
+
+    Raises:
+        ValueError: For a graph without these features, or if messages give a pair away.
+
+    Example:
+    >>> masks = {"train_mask": [True, False], "test_mask": [False, True]}
+    >>> split = split_by_masks(Graph(3, [0, 1], [1, 2], edge=masks))
+    >>> split.train.num_edges, split.test_pairs.senders.tolist()
+    (1, [1])
+    """
+    instance("graph", graph, Graph, "a Graph")
+    ends = LinkEnds(graph, edge_set)
+    together = optional(boolean, "undirected", undirected) is not False
+    masks = [graph.edge.get(name) for name in MASKS]
+    if masks[0] is None or masks[1] is None and masks[2] is None:
+        raise ValueError(
+            "Expected a graph with the edge features train_mask and test_mask, or "
+            f"valid_mask. Received: edge features {sorted(graph.edge)}. Draw a split "
+            "with split_links."
+        )
+    edges = NodePairs.of_edges(graph)
+    loops = ends.is_link & (edges.senders == edges.receivers)
+    links = ends.is_link & ~loops
+    if ends.joins_two_sets:
+        undirected = False
+    elif undirected is None:
+        undirected = is_undirected(edges.take(ends.is_link), graph.num_nodes)
+    none = np.zeros(graph.num_edges, bool)
+    parts = [none if mask is None else links & (mask != 0) for mask in masks]
+    keys = pair_keys(edges, graph.num_nodes, undirected)
+    train, valid, test = (edges.take(_first_of_each(keys, part)) for part in parts)
+    messages = ~ends.is_link | loops | parts[0]
+    if edge_set is not None:
+        silent = NodePairs.concatenate([valid, test])
+        messages &= ~_tell(ends, edges, silent, together)
+    whole = [edges.take(_first_of_each(keys, links)), edges.take(loops)]
+    if undirected:
+        whole.append(whole[0].reversed())
+    others = {name: v for name, v in graph.edge.items() if name not in MASKS}
+    split = LinkSplit(
+        with_edges(graph.replace(edge=others), messages),
+        *(ends.rows(pairs) for pairs in (train, valid, test)),
+        ends.rows(NodePairs.concatenate(whole)),
+        undirected,
+    )
+    for pairs in (split.valid_pairs, split.test_pairs):
+        check_leaks(split.train, pairs, together, edge_set)
+    return split
+
+
+def _first_of_each(keys: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return the first place of each key in a mask, int64 [n], ascending."""
+    places = np.flatnonzero(mask)
+    return places[np.sort(np.unique(keys[places], return_index=True)[1])]
 
 
 def _tell(ends: LinkEnds, edges: NodePairs, pairs: NodePairs, together: bool):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import NodePairs, check_leaks, split_links
+from keras_bandgnn.data import NodePairs, check_leaks, split_by_masks, split_links
 from keras_bandgnn.data.identity import link_keys, pair_keys
 from keras_bandgnn.data.link_ends import as_pairs, is_undirected
 
@@ -201,3 +201,56 @@ def test_wrong_arguments():
         as_pairs("pairs", NodePairs([0], [1], [2]), 5, 2)
     with pytest.raises(ValueError, match="as many `senders` as"):
         NodePairs([0], [1, 2])
+
+
+# === Splits by masks ===
+
+
+def masked(graph, split):
+    """The graph with masks of the parts of a split."""
+    masks = {}
+    parts = (split.train_pairs, split.valid_pairs, split.test_pairs)
+    edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    for name, pairs in zip(("train", "valid", "test"), parts, strict=True):
+        here = {*zip(pairs.senders.tolist(), pairs.receivers.tolist(), strict=True)}
+        if split.undirected:
+            here |= {(b, a) for a, b in here}
+        masks[f"{name}_mask"] = np.array([edge in here for edge in edges])
+    return graph.replace(edge={**graph.edge, **masks})
+
+
+def links_of(pairs, undirected):
+    ends = zip(pairs.senders.tolist(), pairs.receivers.tolist(), strict=True)
+    return sorted(tuple(sorted(pair)) if undirected else pair for pair in ends)
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_masks_of_a_split_give_it_again(undirected):
+    rng = np.random.default_rng(0)
+    ends = np.unique(rng.integers(0, 20, (2, 90)), axis=1)
+    # Some self-loops, which are in no part.
+    if undirected:
+        ends = np.unique(np.concatenate([ends, ends[::-1]], axis=1), axis=1)
+    else:
+        ends = ends[:, ends[0] <= ends[1]]
+    graph = Graph(20, *ends, node={"id": np.arange(20)})
+    split = split_links(graph, 0.1, 0.2)
+    again = split_by_masks(masked(graph, split))
+    assert again.undirected == split.undirected == undirected
+    for name in ("train_pairs", "valid_pairs", "test_pairs", "known"):
+        one, other = (links_of(getattr(s, name), undirected) for s in (split, again))
+        assert one == other
+    np.testing.assert_array_equal(again.train.senders, split.train.senders)
+    np.testing.assert_array_equal(again.train.receivers, split.train.receivers)
+    assert not again.train.edge
+
+
+def test_masks_that_leak_or_are_missing_are_refused():
+    masks = {"train_mask": [1, 0], "test_mask": [0, 1]}
+    graph = Graph(3, [0, 1], [1, 0], edge=masks)
+    with pytest.raises(ValueError, match="no edges of the graph"):
+        split_by_masks(graph)
+    assert len(split_by_masks(graph, undirected=False).test_pairs) == 1
+    for edge in ({}, {"train_mask": [1, 0]}, {"test_mask": [1, 0]}):
+        with pytest.raises(ValueError, match="train_mask and test_mask"):
+            split_by_masks(graph.replace(edge=edge))

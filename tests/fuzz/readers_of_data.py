@@ -193,6 +193,10 @@ def collegemsg_text() -> Files:
     return {"CollegeMsg.txt": b"1 2 1082040961\n3 4 1082155839\n"}
 
 
+def gowalla() -> Files:
+    return {"train.txt": b"0 1 2\n1 0 3\n2 2\n", "test.txt": b"0 3 0\n1\n2 1 \n"}
+
+
 def zinc_text() -> Files:
     return {
         "train.txt": b"CCO\nc1ccccc1\nCCN\n",
@@ -386,6 +390,7 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "node_graphs:read_gnn_benchmark npz": gnn_benchmark_npz,
     "node_graphs:read_heterophilous npz": heterophilous_npz,
     "node_graphs:read_wiki_cs json": wiki_cs,
+    "gowalla:read test+train": gowalla,
     "dblp:read author_label+paper_author+paper_conf+paper_term": dblp,
     "collegemsg:read messages.gz": collegemsg,
     "collegemsg:read messages": collegemsg_text,

@@ -1,6 +1,6 @@
 """The catalogue of data sets: file formats, official addresses, checksums."""
 
-from keras_bandgnn.data.datasets import dblp, mlearn
+from keras_bandgnn.data.datasets import dblp, gowalla, mlearn
 from keras_bandgnn.data.datasets.download import Remote
 from keras_bandgnn.data.datasets.files import Dataset, Form
 
@@ -164,6 +164,14 @@ _WIKI_CS = (
     "f5207315d649377f936edb66d7d93f5342f01d81/dataset/data.json"
 )
 _SNAP = "https://snap.stanford.edu/data/"
+_LIGHT_GCN = (
+    "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/"
+    "947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data/gowalla/"
+)
+_GOWALLA_BLOBS = {
+    "train.txt": "a27782bd7a1d4d0744148dc0460ea94da74763f2",
+    "test.txt": "9ed5af4b5d21511f33740b4e22e3852f45671800",
+}
 _DBLP = (
     "https://raw.githubusercontent.com/cynricfu/MAGNN/"
     "b8557f58ae04a7fe3e7a9fde64ea87c81b331efe/data/raw/DBLP/"
@@ -358,6 +366,21 @@ def _collegemsg() -> Dataset:
     )
 
 
+def _gowalla() -> Dataset:
+    return Dataset(
+        "gowalla",
+        "check-ins: users and the places they visited, split of LightGCN",
+        "1, with 70,839 nodes and 2,054,740 edges",
+        "recommendation",
+        "see snap.stanford.edu",
+        forms=(Form("gowalla:read", gowalla.FILES),),
+        downloads=tuple(
+            Remote(file, _LIGHT_GCN + file, f"git:{blob}")
+            for file, blob in _GOWALLA_BLOBS.items()
+        ),
+    )
+
+
 def _mlearn() -> Dataset:
     return Dataset(
         "mlearn",
@@ -536,6 +559,7 @@ _ALL = (
     _wiki_cs(),
     _dblp(),
     _collegemsg(),
+    _gowalla(),
     _mlearn(),
     _aflow(),
     _malnet(),
