@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_bandgnn.arrays import TIME
-from keras_bandgnn.checks import refuse
+from keras_bandgnn.checks import instance, optional, refuse
 from keras_bandgnn.data.identity import (
     added_reverses,
     both_ways,
@@ -253,8 +253,17 @@ def draws_by_time(sampler: Sampler | None) -> bool:
     return sampler is not None and sampler.time is not None
 
 
-def refuse_by_layer(by_layer: bool, sampler: Sampler | None) -> None:
-    """Raise a ValueError for states by layer together with a sampler."""
+def check_sampler(sampler: Sampler | None, by_layer: bool = False) -> None:
+    """Raise a ValueError unless a sampler is one of the nodes of pairs, or None.
+
+    Args:
+        sampler: The argument.
+        by_layer: Whether states are computed one layer at a time, without a sampler.
+    """
+    from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
+
+    expected = "a NeighborSampler, of the nodes of pairs"
+    optional(instance, "sampler", sampler, NeighborSampler, expected)
     if by_layer and sampler is not None:
         refuse("by_layer", "False with `sampler`", by_layer)
 
@@ -308,7 +317,6 @@ def make_link_loader(
         draws: Whether batches have negatives.
     """
     from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
-    from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 
     check_one_device(task)
     graph, true = links.graph, links.true(pairs, known_pairs)
@@ -318,8 +326,6 @@ def make_link_loader(
     if negatives is None and draws:
         negatives = task.default_negatives()
     if sampler is not None:
-        if not isinstance(sampler, NeighborSampler):
-            refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
         batch_size = batch_size or min(sampler.batch_size, len(pairs))
         # All pairs and negatives may have distinct nodes, by time also equal ones.
         nodes = 2 * batch_size * (1 + (negatives.per_positive if draws else 0))

@@ -17,9 +17,9 @@ from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.link_pairs import (
     check_edge_set,
+    check_sampler,
     make_link_loader,
     one_graph,
-    refuse_by_layer,
     refuse_options,
 )
 from keras_bandgnn.models.pair_task import OBJECTIVES, PairTask, embedding_penalty
@@ -219,6 +219,7 @@ class LinkPredictor(PairTask):
         """
         from keras_bandgnn.preprocessing.loading.link_loader import validation_loader
 
+        check_sampler(sampler)
         kwargs = options_for_graphs((), (), kwargs, _LABELS)
         inputs, valid = read_inputs("x", x), kwargs.pop("validation_data", None)
         if inputs.kind == LOADER and inputs.data.pairs is not None:
@@ -331,7 +332,7 @@ class LinkPredictor(PairTask):
                 "Expected a compiled task. Received: a task that was created with "
                 "compile=False. Call task.compile() before evaluate."
             )
-        refuse_by_layer(by_layer, sampler)
+        check_sampler(sampler, by_layer)
         options = seed, by_layer, sampler
         return measures(self, links, pairs, negatives, known, *options)
 

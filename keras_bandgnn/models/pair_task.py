@@ -22,8 +22,8 @@ from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.link_pairs import (
     GraphPairs,
+    check_sampler,
     one_graph,
-    refuse_by_layer,
     refuse_options,
 )
 from keras_bandgnn.models.task import Task
@@ -145,7 +145,7 @@ class PairTask(Task):
         )
         size = CHUNK if batch_size is None else positive_int("batch_size", batch_size)
         links = self._links(one_graph(self, inputs))
-        refuse_by_layer(by_layer, sampler)
+        check_sampler(sampler, by_layer)
         if pairs is not None:
             links.check_times("pairs", links.read("pairs", pairs), sampler)
         pairs = links.read_or_all("pairs", pairs)
@@ -206,7 +206,7 @@ class PairTask(Task):
         one_of("sides", sides, SIDES)
         links = self._links(one_graph(self, read_inputs("graph", graph)), undirected)
         pairs = links.read("pairs", pairs)
-        refuse_by_layer(by_layer, sampler)
+        check_sampler(sampler, by_layer)
         seed_number("seed", seed)
         if negatives is not None:
             expected = "a NegativeSampler, or None"
