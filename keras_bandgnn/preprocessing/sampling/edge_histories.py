@@ -26,9 +26,15 @@ class EdgeHistories:
     """
 
     def __init__(self, rows: np.ndarray, times: np.ndarray, count: int):
-        self._moments, rank = np.unique(times, return_inverse=True)
-        rank = rank.reshape(-1).astype(np.int32)
-        self.order = np.lexsort((rank, rows))
+        rows = np.asarray(rows, np.int64)
+        by_time = np.argsort(times)
+        ordered = times[by_time]
+        new = np.ones(len(times), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+        self._moments = ordered[new]
+        rank = np.empty(len(times), np.int32)
+        rank[by_time] = np.cumsum(new) - 1
+        self.order = _stable_order(rows * len(self._moments) + rank)
         self._ranks = rank[self.order]
         counts = np.bincount(rows, minlength=count)
         self.pointer = np.concatenate([[0], np.cumsum(counts)])
@@ -66,3 +72,19 @@ class EdgeHistories:
             low = np.where(earlier, middle + 1, low)
             high = np.where(earlier, high, middle)
         return first, low - first
+
+
+def _stable_order(keys: np.ndarray) -> np.ndarray:
+    """Return the order of keys in which equal ones keep theirs, int64 [n].
+
+    NumPy sorts faster if the order of equal keys is open; they are few, and put right.
+    """
+    order = np.argsort(keys)
+    ordered = keys[order]
+    same = np.zeros(len(keys) + 1, bool)
+    same[1:-1] = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(same[1:] | same[:-1])
+    if len(tied):
+        edges = order[tied]
+        order[tied] = edges[np.lexsort((edges, ordered[tied]))]
+    return order

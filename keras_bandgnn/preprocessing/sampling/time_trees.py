@@ -69,27 +69,23 @@ def subgraph_of_trees(
     times = np.asarray(times, np.int64)
     ranks = graph.histories().ranks(times)
     count = graph.num_nodes
-    # A row is a node in a tree; keys of rows, ascending, and their places.
+    # A row is a node in a tree; keys of rows, and their places.
     keys = np.arange(len(items)) * count + items
     places = np.arange(len(items))
     nodes, trees, ends = [items], [np.arange(len(items))], [len(items)]
     edges, senders, counts, edge_ends = [], [], [], [0]
-    for number, fan_out in enumerate(sampler.fan_outs):
+    for fan_out in sampler.fan_outs:
         tree = trees[-1]
         drawn, into = sampler.draw(graph, nodes[-1], fan_out, rng, ranks[tree])
         key = tree.repeat(into) * count + graph.senders[drawn]
-        new, row = _numbered(key, keys, places)
+        keys, places, row = _numbered(key, keys, places)
+        new = keys[places >= ends[-1]]
         nodes.append(new % count)
         trees.append(new // count)
         edges.append(drawn)
         counts.append(into)
         senders.append(row.astype(np.int32))
         edge_ends.append(edge_ends[-1] + len(drawn))
-        if number + 1 < len(sampler.fan_outs):
-            keys = np.concatenate([keys, new])
-            places = np.concatenate([places, ends[-1] + np.arange(len(new))])
-            order = np.argsort(keys)
-            keys, places = keys[order], places[order]
         ends.append(ends[-1] + len(new))
     by_type = sampler.draws_by_type([len(into) for into in counts])
     counts, drawn = np.concatenate(counts), np.concatenate(edges)
@@ -114,21 +110,24 @@ def subgraph_of_trees(
 
 def _numbered(
     key: np.ndarray, keys: np.ndarray, places: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return new keys, ascending, and the place of each key among old and new ones.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Number keys: old ones by their places, new ones by the next ones, ascending.
 
     Args:
         key: int64 [e].
-        keys: int64 [n], old keys, ascending.
+        keys: int64 [n], old keys.
         places: int64 [n], their places, which are 0 to n - 1.
+
+    Returns:
+        All keys, ascending, their places, and the place of each of `key`.
     """
-    at = np.searchsorted(keys, key)
-    old = keys[np.minimum(at, len(keys) - 1)] == key
-    row = np.empty(len(key), np.int64)
-    row[old] = places[at[old]]
-    new, inverse = np.unique(key[~old], return_inverse=True)
-    row[~old] = len(keys) + inverse.reshape(-1)
-    return new, row
+    every, inverse = np.unique(np.concatenate([keys, key]), return_inverse=True)
+    inverse, count = inverse.reshape(-1), len(keys)
+    place = np.full(len(every), -1)
+    place[inverse[:count]] = places
+    new = np.flatnonzero(place < 0)
+    place[new] = count + np.arange(len(new))
+    return every, place, place[inverse[count:]]
 
 
 def ages(graph: SampledGraph, subgraph: Subgraph) -> np.ndarray:
