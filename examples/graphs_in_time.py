@@ -49,24 +49,33 @@ def messages(rng: np.random.Generator, people: int, count: int) -> kb.Graph:
     )
 
 
-def both_ways(graph: kb.Graph) -> kb.Graph:
-    """The messages and, as edges of type 1, their reverses of the same time."""
+def seen_by_models(graph: kb.Graph, width: int) -> kb.Graph:
+    """The messages and, as edges of type 1, their reverses of the same time.
+
+    Nodes have fixed random vectors, which tell apart those that are new, too.
+    """
     count = graph.num_edges
+    vectors = np.random.default_rng(0).normal(size=(graph.num_nodes, width))
     return graph.replace(
         senders=np.concatenate([graph.senders, graph.receivers]),
         receivers=np.concatenate([graph.receivers, graph.senders]),
         edge_type=np.repeat([0, 1], count),
+        node={"vector": vectors},
         edge={"time": np.tile(graph.edge["time"], 2)},
     )
 
 
-def predictor(people: int, fan_outs: list[int], ages: bool) -> models.LinkPredictor:
-    """A GATv2 that reads the type of edges and, in batches by time, their age."""
-    edge_inputs = {"type": 2, **({"age": {"harmonic": 16}} if ages else {})}
-    backbone = models.GATv2Backbone(
-        {"id": people}, 32, num_layers=len(fan_outs), edge_inputs=edge_inputs
+def predictor(width: int, num_layers: int, ages: bool) -> models.LinkPredictor:
+    """A GINE that reads the type of edges and, in batches by time, their age."""
+    edge_inputs = {"type": 2, **({"age": {"harmonic": 32}} if ages else {})}
+    backbone = models.GINEBackbone(
+        {"vector": {"features": width}},
+        width,
+        num_layers,
+        edge_inputs=edge_inputs,
+        norm="layer",
     )
-    task = models.LinkPredictor(backbone, "bilinear")
+    task = models.LinkPredictor(backbone, "bilinear", objective="softmax")
     task.compile(keras.optimizers.Adam(5e-3))
     return task
 
@@ -86,14 +95,15 @@ def main() -> None:
     parser.add_argument("--data", choices=["made", "collegemsg"], default="made")
     parser.add_argument("--path", help="file or folder of the data")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--negatives", type=int, default=100)
-    parser.add_argument("--fan-outs", type=int, nargs="+", default=[20])
+    parser.add_argument("--fan-outs", type=int, nargs="+", default=[10])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
     people, count = (60, 800) if options.short else (1000, 30_000)
     if options.short:
-        options.epochs, options.negatives = 1, 20
+        options.epochs, options.negatives, options.width = 1, 20, 16
     keras.utils.set_random_seed(options.seed)
     if options.data == "collegemsg":
         (graph,) = data.load("collegemsg", path=options.path)
@@ -121,26 +131,21 @@ def main() -> None:
         candidates = drawn.receivers.reshape(len(test), width)
         show(repr(baseline), baseline.rank(history, test, candidates), start)
 
-    edges, few = (
-        both_ways(graph),
-        preprocessing.NegativeSampler(2, "source", exclude_known=False),
-    )
+    edges = seen_by_models(graph, options.width)
+    few = preprocessing.NegativeSampler(10, "source", exclude_known=False)
     for order in ("recent", "uniform", None):
         start = time.perf_counter()
         sampler = preprocessing.NeighborSampler(
-            options.fan_outs, batch_size=256, time=order
+            options.fan_outs, batch_size=512, time=order
         )
         train, asked = split.train_pairs, test
         if order is None:
             # The messages that are to be predicted are among those that it sees.
             train, asked = train.without_time(), asked.without_time()
-        task = predictor(graph.num_nodes, options.fan_outs, ages=order is not None)
-        for epoch in range(options.epochs):
-            task.fit(
-                edges, train, few, sampler=sampler, epochs=1, seed=epoch, verbose=0
-            )
+        task = predictor(options.width, len(options.fan_outs), order is not None)
+        task.fit(edges, train, few, sampler=sampler, epochs=options.epochs, verbose=0)
         ranks = task.rank(edges, asked, negatives=negatives, sampler=sampler)
-        name = f"GATv2, {order}" if order else "GATv2 that sees the future"
+        name = f"GINE, {order}" if order else "GINE that sees the future"
         show(name, ranks, start)
         if order == "recent":
             along_time(task, edges, test)

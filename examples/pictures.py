@@ -1,8 +1,8 @@
-"""Creates the figures of the pages "How it works" and "Heterogeneous graphs".
+"""Creates figures of "How it works", "Heterogeneous graphs" and "Graphs in time".
 
 Draws a program graph before and after reordering, graphs packed into a supergraph, and
 the edges processed by each part of a plan. The graphs are built from Python's standard
-library. Then the schemas of two graphs with node sets.
+library. Then the schemas of two graphs with node sets, and a pair in a graph in time.
 
     python examples/pictures.py --out docs/figures
     python examples/pictures.py --short
@@ -156,6 +156,34 @@ def schemas(folder: Path) -> None:
         save(kb.plotting.plot_schema(graph), folder / f"schema_{name}.png")
 
 
+def events(path: Path) -> None:
+    """The edges that a pair may see, by their times, and those that it may not."""
+    people = ["Ada", "Ben", "Cem", "Dana", "Eve"]
+    pairs = [(3, 4), (0, 2), (1, 3), (4, 1), (2, 1), (1, 2), (3, 1), (0, 1), (2, 4)]
+    time = np.array([1, 2, 3.2, 4.1, 5, 7.6, 8.3, 9.2, 9.9])
+    figure = Figure(figsize=(7, 2.6), layout="constrained")
+    axes = figure.add_subplot()
+    axes.hlines(range(len(people)), 0, 10.5, color="#d5d8e0", linewidth=1)
+    asked = 6.3
+    axes.axvspan(asked, 10.5, color="#fbe9e7", linewidth=0)
+    for number, (sender, receiver) in enumerate(pairs):
+        color = "#2e7d32" if time[number] < asked else "#c62828"
+        style = "-" if time[number] < asked else (0, (2, 2))
+        arrow = {"arrowstyle": "-|>", "color": color, "linestyle": style}
+        place = (time[number], receiver), (time[number], sender)
+        axes.annotate("", *place, arrowprops=arrow)
+    arrow = {"arrowstyle": "-|>", "color": "#283593", "linewidth": 2.5}
+    axes.annotate("", (asked, 2), (asked, 1), arrowprops=arrow)
+    axes.text(asked + 0.1, 1.5, "Ben to Cem?", va="center", color="#283593")
+    axes.text(0.1, -0.75, "strictly earlier: may be drawn", color="#2e7d32")
+    axes.text(asked + 0.1, -0.75, "the same time or later: hidden", color="#c62828")
+    axes.set(yticks=range(len(people)), yticklabels=people, xticks=[], xlabel="time")
+    axes.set(xlim=(0, 10.5), ylim=(4.4, -1.1))
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
@@ -178,6 +206,7 @@ def main() -> None:
     packing(x, options.out / "supergraph.png")
     blocks(x, 64, options.out / "plan.png")
     schemas(options.out)
+    events(options.out / "graph_in_time.png")
 
 
 if __name__ == "__main__":
