@@ -27,6 +27,7 @@ from keras_bandgnn.data.store import open_store as open_store
 from keras_bandgnn.data.converters.graph_schema import read_graph_schema as read_graph_schema
 from keras_bandgnn.data.converters.structures import read_structures as read_structures
 from keras_bandgnn.data.scaffolds import scaffold_split as scaffold_split
+from keras_bandgnn.data.link_splits import split_by_masks as split_by_masks
 from keras_bandgnn.data.link_splits import split_links as split_links
 from keras_bandgnn.data.converters.ase_atoms import to_ase as to_ase
 from keras_bandgnn.data.converters.graph_tensor import to_graph_tensor as to_graph_tensor
