@@ -125,14 +125,14 @@ class LightGCNBackbone(MessagePassingBackbone):
 
     def joined(self, seen):
         """Return the weighted sum of the states [G, N, H] of all layers."""
-        weights = self.layer_weights
-        if weights is None:
-            weights = [1.0 / len(seen)] * len(seen)
         # In a trimmed batch the last layer has the fewest rows.
         rows = keras.ops.shape(seen[-1])[1]
+        seen = [states[:, :rows] for states in seen]
+        if self.layer_weights is None:
+            return sum(seen[1:], seen[0]) * (1.0 / len(seen))
         return sum(
-            weight * states[:, :rows]
-            for weight, states in zip(weights, seen, strict=True)
+            weight * states
+            for weight, states in zip(self.layer_weights, seen, strict=True)
         )
 
     def get_config(self):
