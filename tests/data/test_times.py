@@ -293,3 +293,23 @@ def test_torch_geometric_round_trips():
     assert again.edge["time"].tolist() == [NOW]
     encoder = preprocessing.PyGEncoder().adapt([data.to_pyg(graph)])
     assert "time" not in (encoder.edge_inputs() or {})
+
+
+def test_jraph_and_graph_tensor_round_trips():
+    graph = graph_with_times()
+    (again,) = data.from_jraph(data.to_jraph(graph))
+    assert times_by_weight(again) == times_by_weight(graph)
+    assert again.node["time"].tolist() == graph.node["time"].tolist()
+    sets = data.from_sets(
+        {"a": {"x": np.ones((2, 2)), "time": [NOW, NOW + 1]}},
+        {("a", "to", "a"): {"edge_index": [[0], [1]], "time": [NOW]}},
+    )
+    again = data.from_graph_tensor(data.to_graph_tensor(sets))
+    assert again.edge["time"].tolist() == [NOW]
+    assert again.node["time"].tolist() == [NOW, NOW + 1]
+
+
+def test_pairs_of_attention_have_no_times():
+    graph = preprocessing.AttentionEdges()(graph_with_times())
+    assert "time" not in graph.edge
+    assert graph.node["time"].dtype == np.int64
