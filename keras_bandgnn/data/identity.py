@@ -140,8 +140,8 @@ def refuse_later(name: str, pairs, edges, num_nodes: int, undirected: bool) -> N
             f"time {first}. Received: {int(late.sum())} of {len(edges)} edges at or "
             f"after it, and {joined} of {len(pairs)} pairs that an edge joins at or "
             "after their own time. Pass edges_before(graph, time), draw neighbours by "
-            "time with NeighborSampler(..., time='recent'), or go through windows of "
-            "time."
+            "time with NeighborSampler(..., time='recent'), or evaluate the windows of "
+            "walk_time(graph, pairs)."
         )
 
 

@@ -285,9 +285,10 @@ class PairAssembler(BatchAssembler):
         self._prepare_draws()
         # Real rows of a batch; of samples in the mean.
         self.used = {"graph": 1, "node": graph.num_nodes, "edge": 0}
+        if self.by_time:
+            self.used |= self._fit_budget()
+            return
         if self.samples:
-            if self.by_time:
-                self._fit_budget()
             for name in ("node", "edge"):
                 total = int(loader.sizes[name][0])
                 self.used[name] = total // loader.batches_per_epoch
@@ -299,10 +300,13 @@ class PairAssembler(BatchAssembler):
             self.used["edge"] = int(x["edge"]["mask"].sum())
             self._budget["edge"] = x["edge"]["mask"].shape[1]
 
-    def _fit_budget(self) -> None:
+    def _fit_budget(self) -> dict[str, int]:
         """Make room for the trees of pairs, which are larger than those of any nodes.
 
         Loaders that share a `SampleLoader`, to train and to validate, have one shape.
+
+        Returns:
+            The mean numbers of nodes and edges of a batch.
         """
         assembler, tables = self.loader.assembler, []
         size = min(self.batch_size, len(self.pairs))
@@ -318,6 +322,7 @@ class PairAssembler(BatchAssembler):
             budget = {name: max(room, last[name]) for name, room in budget.items()}
         assembler.seeds_of_pairs = True
         assembler.budgets = [budget]
+        return {k: int(np.mean([t[k] for t in tables])) for k in ("node", "edge")}
 
     def _prepare_draws(self) -> None:
         self._draw = None
