@@ -254,7 +254,7 @@ class PairTask(Task):
                 have already. By default all are answers, also edges of the graph.
             relation: Type of the pairs, in [0, num_relations).
             chunk: Senders whose scores are in memory at a time; by default as many as
-                make a million numbers.
+                make a million numbers, and but for `"mlp"` at least 32.
             verbose: 0 for no progress bar, which is shown after two seconds.
             by_layer: As for `predict`.
             undirected: As for `evaluate`. The reverse of a pair in `exclude` is left

@@ -14,6 +14,8 @@ from keras_bandgnn.progress import progress_bar
 
 # Maximum elements of a table of scores, or of its hidden layer.
 _CHUNK = 1 << 20
+# Minimum users of a table of scores: each reads the states of all answers.
+_ROWS = 32
 # Columns of a table of scores whose maximum is compared first.
 _BLOCK = 64
 
@@ -70,7 +72,7 @@ def recommendations(
         width = 1
         if task.head.score == "mlp":
             width = task.head.hidden or task.backbone.hidden_dim
-        chunk = _CHUNK // (answers.shape[1] * width)
+        chunk = max(_CHUNK // (answers.shape[1] * width), _ROWS // width)
     chunk = max(1, min(chunk, len(users)))
     column = np.full(states.shape[1], -1, np.int64)
     column[nodes] = np.arange(count)
