@@ -146,9 +146,13 @@ class LinkPredictor(PairTask):
     def call(self, batch, training=False):
         """Return logits [G, Q]."""
         batch_part(batch, "pair", "task.predict(graph, pairs)")
-        states = self.backbone(batch, training=training)
         if training and self.embedding_l2:
-            self.add_loss(self.embedding_l2 * embedding_penalty(self.backbone, batch))
+            # The last of the hidden states are the output.
+            for number, states in enumerate(self.backbone.hidden_states(batch, True)):
+                if number == 0:
+                    self.add_loss(self.embedding_l2 * embedding_penalty(states, batch))
+        else:
+            states = self.backbone(batch, training=training)
         return self.head(ops.cast(states, "float32"), batch)
 
     def compute_output_shape(self, input_shape):

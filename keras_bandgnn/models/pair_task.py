@@ -316,18 +316,17 @@ def rows_of_positives(pair, values):
     return ops.reshape(values, (groups, count, ops.shape(values)[1] // count))
 
 
-def embedding_penalty(backbone, batch):
+def embedding_penalty(states, batch):
     """Return half the squared lengths of the embedded nodes of pairs, per positive.
 
     The two nodes of a positive count once, and of a negative those that differ from the
     positive.
 
     Args:
-        backbone: Its first hidden states are the embedded features.
+        states: float [G, N, H], the embedded features.
         batch: A batch with pairs.
     """
     pair = {k: ops.convert_to_tensor(values) for k, values in batch["pair"].items()}
-    states = next(iter(backbone.hidden_states(batch)))
     mask, total = rows_of_positives(pair, pair["mask"]), 0.0
     for end in ("sender", "receiver"):
         ids = rows_of_positives(pair, pair[end])

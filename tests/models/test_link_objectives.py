@@ -111,6 +111,12 @@ def test_learns_the_order_of_items(sampler, tmp_path):
     )
 
 
+def penalty_of(task, x):
+    """The penalty of a batch."""
+    states = next(iter(task.backbone.hidden_states(x)))
+    return float(keras.ops.convert_to_numpy(embedding_penalty(states, x)))
+
+
 def embeddings(task, graph):
     """The embedded features of nodes, before messages."""
     (states,) = task.embed([graph], layer=0)
@@ -139,7 +145,7 @@ def test_the_penalty_is_that_of_the_nodes_of_the_pairs(kind):
                         ends.append((end, place))
             nodes = [order[pair[end][place]] for end, place in ends]
             total += 0.5 * np.square(table[nodes]).sum()
-        value = float(keras.ops.convert_to_numpy(embedding_penalty(task.backbone, x)))
+        value = penalty_of(task, x)
         assert value == pytest.approx(total / positives, rel=1e-5)
 
 
@@ -150,9 +156,7 @@ def test_training_adds_the_penalty_and_evaluation_does_not():
     for factor in (0.0, 0.5):
         task = predictor(embedding_l2=factor)
         task.compile(keras.optimizers.SGD(0.0))
-        penalty = float(
-            keras.ops.convert_to_numpy(embedding_penalty(task.backbone, batch[0]))
-        )
+        penalty = penalty_of(task, batch[0])
         losses[factor] = []
         for _ in range(3):
             task.reset_metrics()
