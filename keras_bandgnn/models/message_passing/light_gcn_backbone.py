@@ -35,6 +35,8 @@ class LightGCNBackbone(MessagePassingBackbone):
             alike.
         layer_weights: Weights of the L + 1 embeddings, which may be negative; by
             default 1 / (L + 1).
+        embeddings_initializer: As for `MessagePassingBackbone`; by default a normal
+            distribution of standard deviation 0.1, as in the code of the paper.
         **kwargs: `name`, `dtype` and `trainable` of Keras.
 
     Input shape:
@@ -76,6 +78,7 @@ class LightGCNBackbone(MessagePassingBackbone):
         *,
         num_edge_types: int = 0,
         layer_weights: Sequence[float] | None = None,
+        embeddings_initializer=None,
         **kwargs,
     ):
         super().__init__(
@@ -88,6 +91,11 @@ class LightGCNBackbone(MessagePassingBackbone):
             residual=False,
             # The last states join those of all layers.
             jumping_knowledge="sum",
+            embeddings_initializer=(
+                keras.initializers.RandomNormal(stddev=0.1)
+                if embeddings_initializer is None
+                else embeddings_initializer
+            ),
             **kwargs,
         )
         # === Config ===
@@ -144,6 +152,7 @@ class LightGCNBackbone(MessagePassingBackbone):
             "num_layers": self.num_layers,
             "num_edge_types": self.num_edge_types,
             "layer_weights": self.layer_weights,
+            "embeddings_initializer": self.encoder.embeddings_initializer,
         }
 
 
