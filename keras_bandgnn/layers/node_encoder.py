@@ -176,6 +176,14 @@ class NodeEncoder(keras.layers.Layer):
         positive_int(f"sum({label})", sum(sizes))
         return {kind: sizes}
 
+    @property
+    def initializer_config(self) -> str | dict:
+        """The argument `embeddings_initializer` in a configuration."""
+        initializer = self.embeddings_initializer
+        if isinstance(initializer, str):
+            return initializer
+        return keras.initializers.serialize(initializer)
+
     def _encoder(self, name):
         return getattr(self, f"encode_{name}")
 

@@ -452,7 +452,6 @@ class MessagePassingBackbone(Backbone):
     def get_config(self):
         """Return the arguments of the constructor."""
         edge_inputs = None if self.edge_encoder is None else self.edge_encoder.inputs
-        initializer = self.encoder.embeddings_initializer
         return {
             **super().get_config(),
             "inputs": self.encoder.inputs,
@@ -471,7 +470,7 @@ class MessagePassingBackbone(Backbone):
             "ego_separation": self.ego_separation,
             "activation_first": self.activation_first,
             "remat": self.remat,
-            "embeddings_initializer": initializer,
+            "embeddings_initializer": self.encoder.initializer_config,
         }
 
 
