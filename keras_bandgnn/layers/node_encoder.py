@@ -91,7 +91,12 @@ class NodeEncoder(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.embeddings_initializer = initializer_of(embeddings_initializer)
+        if not isinstance(embeddings_initializer, str):
+            # As a dict, of which each table makes one with draws of its own.
+            embeddings_initializer = keras.initializers.serialize(
+                keras.initializers.get(embeddings_initializer)
+            )
+        self.embeddings_initializer = embeddings_initializer
         if not isinstance(inputs, Mapping):
             raise ValueError(
                 "Expected `inputs` to be a dict of node features, such as "
@@ -130,10 +135,7 @@ class NodeEncoder(keras.layers.Layer):
                 # The tables of columns are one after the other.
                 count = size if kind == "ids" else sum(size)
                 layer = keras.layers.Embedding(
-                    count,
-                    self.units,
-                    initializer_of(self.embeddings_initializer),
-                    **options,
+                    count, self.units, self.embeddings_initializer, **options
                 )
             elif kind == "characters":
                 layer = CharacterEncoder(self.units, **options)
@@ -175,14 +177,6 @@ class NodeEncoder(keras.layers.Layer):
         sizes = [positive_int(f"{label}[{k}]", v) for k, v in enumerate(size)]
         positive_int(f"sum({label})", sum(sizes))
         return {kind: sizes}
-
-    @property
-    def initializer_config(self) -> str | dict:
-        """The argument `embeddings_initializer` in a configuration."""
-        initializer = self.embeddings_initializer
-        if isinstance(initializer, str):
-            return initializer
-        return keras.initializers.serialize(initializer)
 
     def _encoder(self, name):
         return getattr(self, f"encode_{name}")
@@ -429,16 +423,6 @@ class NodeEncoder(keras.layers.Layer):
         """[G, N, H]."""
         shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)
-
-
-def initializer_of(value):
-    """Return an initializer for one table; a name as it is.
-
-    An instance becomes one with a seed of its own, unless it has one.
-    """
-    if isinstance(value, str):
-        return value
-    return keras.initializers.get(value).clone()
 
 
 def _has_sets(spec) -> bool:

@@ -152,7 +152,7 @@ class LightGCNBackbone(MessagePassingBackbone):
             "num_layers": self.num_layers,
             "num_edge_types": self.num_edge_types,
             "layer_weights": self.layer_weights,
-            "embeddings_initializer": self.encoder.initializer_config,
+            "embeddings_initializer": self.encoder.embeddings_initializer,
         }
 
 

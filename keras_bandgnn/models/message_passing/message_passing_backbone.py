@@ -470,7 +470,7 @@ class MessagePassingBackbone(Backbone):
             "ego_separation": self.ego_separation,
             "activation_first": self.activation_first,
             "remat": self.remat,
-            "embeddings_initializer": self.encoder.initializer_config,
+            "embeddings_initializer": self.encoder.embeddings_initializer,
         }
 
 
