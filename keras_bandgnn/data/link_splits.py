@@ -286,6 +286,8 @@ def edges_before(graph: Graph, time: int, age: bool = False) -> Graph:
     before = with_edges(graph, edge_times(graph, "edges_before") < time)
     if not boolean("age", age):
         return before
+    if AGE in graph.edge:
+        refuse("graph", f"a graph whose edges have no {AGE!r}", [*graph.edge])
     ages = (time - before.edge[TIME]).astype(np.float32)
     return before.replace(edge={**before.edge, AGE: ages})
 

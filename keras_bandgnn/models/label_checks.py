@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from keras_bandgnn.arrays import TIME
 from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import weight_column
@@ -194,6 +195,36 @@ def check_labelled(task, loader, name: str) -> None:
     task.check_labels(loader)
     if loader.pairs is None:
         require_weights(task, loader.parts)
+        _check_times(task, loader)
+
+
+def _check_times(task, loader) -> None:
+    """Raise a ValueError for edges that are not earlier than labelled nodes.
+
+    Samplers by time draw earlier ones alone.
+    """
+    sampler = getattr(loader.assembler, "sampler", None)
+    if sampler is not None and sampler.time is not None:
+        return
+    for part in loader.parts:
+        if part.label_level != "node" or not (TIME in part.node and TIME in part.edge):
+            continue
+        label = np.asarray(part.label, np.float64).reshape(len(part.label), -1)
+        numbers = isinstance(task.labels, NumberLabels)
+        labelled = (~np.isnan(label) if numbers else label >= 0).any(axis=1)
+        graphs = np.arange(len(part))
+        first = np.full(len(part), np.iinfo(np.int64).max)
+        of_node = graphs.repeat(part.num_nodes)[labelled]
+        np.minimum.at(first, of_node, np.asarray(part.node[TIME])[labelled])
+        late = part.edge[TIME] >= first[graphs.repeat(part.num_edges)]
+        if late.any():
+            raise ValueError(
+                "Expected edges that are earlier than all nodes with labels, as both "
+                f"have times. Received: {int(late.sum())} of {len(late)} edges at or "
+                "after the first of these nodes. Pass sampler=NeighborSampler(..., "
+                "time='uniform'), which draws earlier edges for each node, or a graph "
+                "of edges_before(graph, time); without times of nodes all edges count."
+            )
 
 
 def check_node_set(part: FlatGraphs, name: str) -> None:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import (
+    boolean,
     non_negative_number,
     one_of,
     refuse,
@@ -31,7 +32,7 @@ from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 # Options that do not apply to pairs.
 _LABELS = dict.fromkeys(
     ("validation_split", "y", "sample_weight", "class_weight"),
-    "Pass pairs, and validation_pairs.",
+    "Pairs have no labels or weights: pass pairs, and validation_pairs.",
 )
 
 
@@ -347,22 +348,39 @@ class LinkPredictor(PairTask):
 
     # === Graphs and loaders ===
 
-    def loader(self, graphs, shuffle: bool = False, seed: int = 0, **kwargs):
+    def loader(
+        self,
+        graphs,
+        shuffle: bool = False,
+        seed: int = 0,
+        adapt: bool = False,
+        training: bool = True,
+        sampler: Sampler | None = None,
+    ):
         """Return a loader of the task's batches.
 
         Args:
-            graphs: The graph, whose edges are the pairs, with a uniform negative for
-                each; a `LinkLoader` of other pairs is returned after its checks.
+            graphs: The graph, whose edges are the pairs, with a negative for each; a
+                `LinkLoader` of other pairs is returned after its checks.
             shuffle: Whether each epoch has a new order and new negatives.
             seed: Seed of these.
-            **kwargs: Passed to `Task.loader`.
+            adapt: As for `Task.loader`; the batch of a graph needs no budget.
+            training: As for `Task.loader`.
+            sampler: As for `fit`.
         """
+        boolean("adapt", adapt)
+        boolean("training", training)
         inputs = read_inputs("graphs", graphs)
         if inputs.kind == LOADER and inputs.data.pairs is not None:
-            return super().loader(inputs, shuffle, seed, **kwargs)
+            return super().loader(inputs, shuffle, seed, adapt, training, sampler)
+        check_sampler(sampler)
         links = self._links(one_graph(self, inputs))
-        pairs = links.read_or_all("graphs", None)
-        return make_link_loader(self, links, pairs, shuffle=shuffle, seed=seed)
+        if sampler is None:
+            pairs = links.read_or_all("graphs", None)
+        else:
+            pairs = links.read_or_edges(None, sampler)
+        options = {"shuffle": shuffle, "seed": seed, "sampler": sampler}
+        return make_link_loader(self, links, pairs, **options)
 
     def check(self, loader: Loader) -> None:
         """Raise a ValueError if graphs or pairs of a loader do not fit the task."""

@@ -16,6 +16,7 @@ from keras_bandgnn.checks import (
     refuse,
     seed_number,
 )
+from keras_bandgnn.data.link_ends import NodePairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
@@ -251,7 +252,8 @@ class PairTask(Task):
                 otherwise nodes. None for all of them.
             k: Answers for each.
             exclude: Pairs that are no answers, such as `split.train_pairs`: what users
-                have already. By default all are answers, also edges of the graph.
+                have already. By default all are answers, also edges of the graph. An
+                array [Q, 2] has pairs of `relation`.
             relation: Type of the pairs, in [0, num_relations).
             chunk: Senders whose scores are in memory at a time; by default as many as
                 make a million numbers, and but for `"mlp"` at least 32.
@@ -279,6 +281,10 @@ class PairTask(Task):
         positive_int("relation", relation, 0, (self.head.num_relations or 1) - 1)
         optional(positive_int, "chunk", chunk)
         boolean("self_pairs", self_pairs)
+        if not isinstance(exclude, NodePairs) and np.shape(exclude)[1:] == (2,):
+            if self.head.num_relations is not None and self.edge_set is None:
+                # Answers of the relation that is asked for.
+                exclude = np.pad(exclude, [(0, 0), (0, 1)], constant_values=relation)
         excluded = links.read_answers(exclude, "exclude")
         return recommendations(
             self,

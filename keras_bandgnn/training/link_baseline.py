@@ -19,7 +19,9 @@ class LinkBaseline(abc.ABC):
 
     A model of a graph in time is worth its cost if it ranks better. History may have
     pairs of all times, since a score reads those that are strictly earlier than the
-    pair in question. Types of pairs do not count. Subclasses override `prepare`.
+    pair in question. Types of pairs do not count: leave out reverse edges that were
+    added for messages. Pairs of an edge set are rows of its two node sets in all
+    arguments. Subclasses override `prepare`.
     """
 
     @abc.abstractmethod
@@ -48,7 +50,7 @@ class LinkBaseline(abc.ABC):
         Raises:
             ValueError: For pairs without times, or candidates of other shapes.
         """
-        history, queries = _timed("history", history), _timed("queries", queries)
+        history, queries = _timed(history=history, queries=queries)
         candidates = _candidates(candidates, len(queries))
         return self._table(self.prepare(history), queries, candidates)
 
@@ -70,7 +72,7 @@ class LinkBaseline(abc.ABC):
         Raises:
             ValueError: For pairs without times, or candidates of other shapes.
         """
-        history, pairs = _timed("history", history), _timed("pairs", pairs)
+        history, pairs = _timed(history=history, pairs=pairs)
         candidates = _candidates(candidates, len(pairs))
         score = self.prepare(history)
         out = np.empty(len(pairs))
@@ -147,14 +149,22 @@ def _keys(senders, receivers) -> np.ndarray:
     return (np.asarray(senders, np.int64) << 32) + receivers
 
 
-def _timed(name: str, pairs) -> NodePairs:
-    pairs = as_pairs(name, pairs, INT32_MAX)
-    if pairs.time is None:
-        raise ValueError(
-            f"Expected `{name}` with times. Received: pairs without. Write "
-            "NodePairs(senders, receivers, time=t)."
-        )
-    return pairs
+def _timed(**arguments) -> list[NodePairs]:
+    """Return pairs with times, all of them numbered alike, or raise a ValueError."""
+    numbered_by = {getattr(pairs, "edge_set", None) for pairs in arguments.values()}
+    out = []
+    for name, pairs in arguments.items():
+        if len(numbered_by) == 1 and isinstance(pairs, NodePairs):
+            # Rows of the two sets of an edge set, or nodes.
+            pairs = NodePairs(pairs.senders, pairs.receivers, time=pairs.time)
+        pairs = as_pairs(name, pairs, INT32_MAX)
+        if pairs.time is None:
+            raise ValueError(
+                f"Expected `{name}` with times. Received: pairs without. Write "
+                "NodePairs(senders, receivers, time=t)."
+            )
+        out.append(pairs)
+    return out
 
 
 def _candidates(candidates, count: int) -> np.ndarray:

@@ -313,3 +313,33 @@ def test_pairs_of_attention_have_no_times():
     graph = preprocessing.AttentionEdges()(graph_with_times())
     assert "time" not in graph.edge
     assert graph.node["time"].dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda t: t,
+        lambda t: t.dt.tz_localize("UTC"),
+        lambda t: t.astype(object),
+        lambda t: t.dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin").tolist(),
+        lambda t: t.to_numpy(),
+    ],
+)
+def test_dates_of_pandas_are_milliseconds(form):
+    pd = pytest.importorskip("pandas")
+    dates = pd.Series(pd.to_datetime(["2024-01-01", "2024-01-02 00:00:01.5"]))
+    key = ("a", "to", "b")
+    item = {
+        "nodes": {"a": 2, "b": 2},
+        "edges": {key: {"edge_index": [[0, 1], [0, 1]], "time": form(dates)}},
+    }
+    times = [1704067200000, 1704153601500]
+    assert data.from_sets(**item).edge["time"].tolist() == times
+    encoder = preprocessing.NodeSetEncoder().adapt([item])
+    assert encoder(item).edge["time"].tolist() == times
+    lacking = dates.astype(object)
+    lacking[1] = pd.NaT
+    for values in (lacking, lacking.tolist(), [dates[0], None]):
+        item["edges"][key]["time"] = values
+        with pytest.raises(ValueError, match="1 of them missing"):
+            data.from_sets(**item)

@@ -242,3 +242,13 @@ def test_there_are_no_weights_but_those_of_the_encoder():
     assert [w.shape for w in backbone.weights] == [(ITEMS, WIDTH), (USERS, WIDTH)]
     again = kb.models.LightGCNBackbone.from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config()
+
+
+def test_edges_of_one_direction_are_warned_of(caplog):
+    graph = market()
+    backbone_of(graph).check(kb.data.FlatGraphs.from_graphs([graph]))
+    assert not caplog.records
+    nodes = {"user": {"id": np.arange(USERS)}, "item": {"id": np.arange(ITEMS)}}
+    one_way = from_sets(nodes, {BUYS: bought()})
+    backbone_of(graph).check(kb.data.FlatGraphs.from_graphs([one_way]))
+    assert "reverse=True" in caplog.text

@@ -35,11 +35,11 @@ def test_sampled_scores_are_those_of_the_graph_before_each_pair():
     for k in range(0, len(pairs), 9):
         before = data.edges_before(graph, int(pairs.time[k]))
         expected = task.predict(before, pairs.take([k]))
-        np.testing.assert_allclose(sampled[k], expected[0], atol=1e-4)
+        np.testing.assert_allclose(sampled[k], expected[0], atol=1e-5)
     # Another size of batches, and pairs in another order.
     order = np.arange(len(pairs))[::-1]
     again = task.predict(graph, pairs.take(order), batch_size=5, sampler=SAMPLER)
-    np.testing.assert_allclose(again[::-1], sampled, atol=1e-4)
+    np.testing.assert_allclose(again[::-1], sampled, atol=1e-5)
 
 
 def test_later_edges_change_no_score():
@@ -152,3 +152,14 @@ def test_wrong_options():
         task.predict(graph, [[0, 1]], sampler=SAMPLER)
     with pytest.raises(ValueError, match="all have times, or none"):
         task.evaluate(graph, test, [[0, 1]], sampler=SAMPLER)
+
+
+def test_loaders_of_a_task_have_its_sampler():
+    graph, task = interactions(), predictor()
+    sampler = preprocessing.NeighborSampler([3, 3], 8, time="recent")
+    loader = task.loader(graph, sampler=sampler)
+    assert loader.assembler.sampler.time == "recent"
+    with pytest.raises(ValueError, match="a NeighborSampler"):
+        task.loader(graph, sampler=3)
+    with pytest.raises(TypeError, match="samplr"):
+        task.loader(graph, samplr=sampler)

@@ -131,6 +131,10 @@ def test_relations_have_answers_of_their_own():
         left_out |= {(n, n) for n in range(graph.num_nodes)}
         found = task.recommend(graph, k=6, exclude=known, relation=relation)
         same(found, table, 6, left_out)
+        ends = known.take(here)
+        array = np.stack([ends.senders, ends.receivers], axis=1)
+        again = task.recommend(graph, k=6, exclude=array, relation=relation)
+        np.testing.assert_array_equal(again.items, found.items)
     with pytest.raises(ValueError, match="relation"):
         task.recommend(graph, relation=2)
 

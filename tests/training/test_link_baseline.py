@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bandgnn.data import NodePairs
+from keras_bandgnn.data import NodePairs, from_sets, split_links
 from keras_bandgnn.training import (
     EdgeBank,
     LastPartner,
@@ -129,3 +129,27 @@ def test_wrong_arguments():
     with pytest.raises(ValueError, match="window"):
         Popularity(0)
     assert repr(EdgeBank(3)) == "EdgeBank(window=3)"
+
+
+def test_pairs_of_an_edge_set_are_rows():
+    rng = np.random.default_rng(0)
+    buys = ("user", "buys", "item")
+    ends = rng.integers(0, [[9], [5]], (2, 60))
+    times = rng.permutation(60)
+    graph = from_sets(
+        {"user": 9, "item": 5},
+        {buys: {"edge_index": ends, "time": times}},
+        reverse=True,
+    )
+    split = split_links(graph, 0.0, 0.3, edge_set=buys, time=True)
+    plain = NodePairs(*ends, time=times)
+    test = NodePairs(
+        split.test_pairs.senders, split.test_pairs.receivers, time=split.test_pairs.time
+    )
+    for baseline in (EdgeBank(), LastPartner(), Popularity()):
+        ranks = baseline.rank(split.known, split.test_pairs, np.arange(5))
+        np.testing.assert_array_equal(
+            ranks, baseline.rank(plain, test, np.arange(5)), repr(baseline)
+        )
+        with pytest.raises(ValueError, match="rows of the node sets"):
+            baseline.rank(plain, split.test_pairs, np.arange(5))

@@ -119,25 +119,31 @@ def whole_times(values: Any) -> Any:
     """Return dates as int64 milliseconds since 1970, in UTC; other values unchanged.
 
     Args:
-        values: A column: numbers, datetime64, or a list of dates of Python or pandas.
+        values: A column: numbers, datetime64, or dates of Python or pandas in a list, a
+            series or an index.
 
     Example:
     >>> whole_times(np.array(["1970-01-01T00:00:01.5"], "datetime64[us]")).tolist()
     [1500]
     """
-    if isinstance(values, list) and values and hasattr(values[0], "timestamp"):
-        zone = datetime.UTC
-        values = [
-            value.astimezone(zone).replace(tzinfo=None)
-            if getattr(value, "tzinfo", None)
-            else value
-            for value in values
-        ]
+    is_pandas = type(values).__module__.partition(".")[0] == "pandas"
+    if is_pandas or getattr(getattr(values, "dtype", None), "kind", "") == "O":
+        values = values.tolist()
+    if isinstance(values, list) and any(hasattr(v, "timestamp") for v in values):
+        # NaT of pandas has the method, too, and equals nothing.
+        values = [_naive(value) if value == value else None for value in values]
         values = np.array(values, "datetime64[us]")
     is_date = isinstance(values, np.ndarray) and values.dtype.kind == "M"
     if not is_date or np.isnat(values).any():
         return values
     return values.astype("datetime64[ms]").astype(np.int64)
+
+
+def _naive(value: Any) -> Any:
+    """Return a date of Python or pandas in UTC, without its time zone."""
+    if getattr(value, "tzinfo", None) is None:
+        return value
+    return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
 
 def sized(attributes: Attributes) -> dict[str, Any]:

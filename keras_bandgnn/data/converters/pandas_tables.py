@@ -94,6 +94,12 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
             values = values.dt.tz_convert(None)
         return whole_times(values.to_numpy())
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
+    if column == TIME and dtype.kind not in "biuf":
+        raise ValueError(
+            f"Expected times in the column {column!r} of {what}. Received: dtype "
+            f"{values.dtype}, such as {values.iloc[0]!r:.60}. Convert it by "
+            "pandas.to_datetime, or to integers."
+        )
     if dtype.kind not in "biuf":
         raise ValueError(
             f"Expected the column {column!r} of {what} to be numeric. Received: dtype "

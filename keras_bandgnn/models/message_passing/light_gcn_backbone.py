@@ -1,8 +1,10 @@
 """`LightGCNBackbone`: propagated embeddings of users and items."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import keras
+import numpy as np
 
 from keras_bandgnn.checks import number, optional, positive_int, refuse
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
@@ -10,6 +12,8 @@ from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -119,6 +123,19 @@ class LightGCNBackbone(MessagePassingBackbone):
     def prepare(self, batch):
         """Prepare the plan and the degrees, which all layers share."""
         return {**batch, **self.messages[0].prepare(batch)}
+
+    def check(self, graphs) -> None:
+        """Raise a ValueError if features do not fit; warn of edges of one direction."""
+        super().check(graphs)
+        starts = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+        receives = np.zeros(graphs.node_ptr[-1], bool)
+        receives[graphs.receivers + starts] = True
+        if len(starts) and not receives[graphs.senders + starts].any():
+            _LOG.warning(
+                "No node receives messages and sends any, so senders stay as they were "
+                "embedded. Give each edge its reverse, such as from_sets(..., "
+                "reverse=True)."
+            )
 
     def check_edge_types(self, num_edge_types: int) -> None:
         """Raise a ValueError for plans with types of edges, unless it has them."""

@@ -33,13 +33,14 @@ class NegativeSampler:
     Args:
         per_positive: K, negatives for each positive pair.
         kind: `"uniform"`: both nodes anew, all free pairs of the relation with equal
-            probability. `"source"`: one node replaced by any other. `"typed"`: one node
+            probability. `"source"`: one node replaced by any node. `"typed"`: one node
             replaced by one that occurs at that end of the relation, or by one with the
             same value of the node feature `node_type`; where none is free, by any.
         replace: Which node `"source"` and `"typed"` replace: `"receiver"`, `"sender"`,
             or `"either"`, drawn for each positive; if no node is free at that end, the
             other.
-        exclude_known: Whether pairs that are known to be true are not drawn.
+        exclude_known: Whether pairs that are known to be true are not drawn. Otherwise
+            a negative may also be its positive.
         self_pairs: Whether pairs of a node with itself are drawn, which
             `LinkPredictor.rank` compares, too, unless its `self_pairs` is False.
         node_type: Node feature of integers that `"typed"` keeps, None for the nodes

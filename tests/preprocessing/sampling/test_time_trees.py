@@ -422,3 +422,23 @@ def test_a_model_reads_ages():
     assert "age" not in plain.loader(graph)[0][0]["edge"]
     with pytest.raises(ValueError, match="Draw neighbours by time"):
         task.fit(graph, sampler=NeighborSampler([4, 2]), epochs=1, verbose=0)
+
+
+def test_whole_graphs_with_later_edges_are_refused():
+    graph = events(start=0)
+    task = models.NodeClassifier(
+        models.SAGEBackbone({"h": {"features": 3}}, 8, 2, num_edge_types=2), 3
+    )
+    last = int(graph.edge["time"].max())
+    for call in (task.fit, task.evaluate):
+        with pytest.raises(ValueError, match="earlier than all nodes with labels"):
+            call(graph, verbose=0)
+    # Only nodes with labels count.
+    node = {**graph.node, "time": np.where(np.arange(12) < 6, last + 1, 0)}
+    late = graph.replace(
+        node={**node, "late_mask": np.arange(12) < 6, "early_mask": np.arange(12) > 5}
+    )
+    task.fit(late, mask="late_mask", verbose=0)
+    with pytest.raises(ValueError, match="150 of 150 edges"):
+        task.evaluate(late, mask="early_mask", verbose=0)
+    task.fit(graph, sampler=NeighborSampler([4, 2], time="recent"), verbose=0)
