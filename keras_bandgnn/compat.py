@@ -5,6 +5,7 @@ torch 2.13; tests/test_compat.py fails if one is removed.
 """
 
 import contextlib
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -141,11 +142,14 @@ class BuildHooks(keras.Model):
         return True
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        # Keras looks through all layers and variables, at each `train_on_batch`.
-        done = model_cache(self).get("built") if data_batch is not None else None
-        if done is None or done is not self.optimizer or not done.built:
+        # Keras does so again at each `train_on_batch` and each evaluation, as losses
+        # of entries never are the ones that it builds.
+        parts = (self.optimizer, self._compile_metrics, self._compile_loss)
+        done = model_cache(self).get("built", ())
+        same = len(done) == len(parts) and all(map(operator.is_, done, parts))
+        if not same or not getattr(self.optimizer, "built", True):
             super()._symbolic_build(iterator, self.batch_to_build(data_batch))
-            model_cache(self)["built"] = self.optimizer
+            model_cache(self)["built"] = parts
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Exists only in the TensorFlow trainer.

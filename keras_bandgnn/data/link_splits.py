@@ -206,6 +206,12 @@ def _split_by_time(
             f"{len(pairs)} pairs, none of them before the time {cutoffs[0]}. Choose "
             "smaller shares, or later cutoffs."
         )
+    if time is not True and first == len(pairs):
+        raise ValueError(
+            "Expected pairs at or after the first cutoff, in the unit of the edges' "
+            f"times. Received: time={cutoffs}, after all {len(pairs)} pairs, the last "
+            f"of which is of {int(pairs.time[-1])}."
+        )
     true_pairs = both_ways(links) if undirected else links
     parts = slice(0, first), slice(first, second), slice(second, None)
     return LinkSplit(

@@ -206,3 +206,9 @@ def test_a_predictor_refuses_later_messages_and_training_pairs():
             call(graph, test)
     # Pairs of the training, by default the edges of the graph.
     assert task.evaluate(split.train)["auc"] >= 0
+
+
+def test_cutoffs_of_another_unit_are_refused():
+    graph = kb.Graph(3, [0, 1, 2], [1, 2, 0], edge={"time": [10, 20, 30]})
+    with pytest.raises(ValueError, match="after all 3 pairs.*is of 30"):
+        data.split_links(graph, time=(20_000, 30_000))
