@@ -327,7 +327,8 @@ def test_pairs_of_attention_have_no_times():
 )
 def test_dates_of_pandas_are_milliseconds(form):
     pd = pytest.importorskip("pandas")
-    dates = pd.Series(pd.to_datetime(["2024-01-01 00:00:00.0", "2024-01-02 00:00:01.5"]))
+    text = ["2024-01-01 00:00:00.0", "2024-01-02 00:00:01.5"]
+    dates = pd.Series(pd.to_datetime(text))
     key = ("a", "to", "b")
     item = {
         "nodes": {"a": 2, "b": 2},
