@@ -73,8 +73,10 @@ def test_dense_blocks_have_no_maximum():
     (x,) = GraphLoader(weighted(0), plan=PLANS["banded"], num_edge_types=3)[0]
     nodes = x["node"]["mask"].shape[1]
     prepared = primitives.prepare(x["plan"], nodes, 3, "float32", reduce="max")
-    with pytest.raises(ValueError, match="reduce='max'"):
-        primitives.propagate(prepared, None, None, reduce="max")
+    states, kernel = np.zeros((1, nodes, 4), "f4"), np.zeros((3, 4, 4), "f4")
+    for matrix in (kernel, None):
+        with pytest.raises(ValueError, match="reduce='max'"):
+            primitives.propagate(prepared, states, matrix, reduce="max")
 
 
 def test_wrong_weights_are_refused():
