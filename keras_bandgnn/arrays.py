@@ -207,15 +207,10 @@ def checked_times(name: str, values: Any, share: bool = False) -> np.ndarray:
     if array.size == 0 and array.ndim == 1 and array.dtype.kind == "f":
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        missing = ""
-        if array.dtype.kind in "fmM" and (
-            count := int(
-                np.isnat(array).sum()
-                if array.dtype.kind in "mM"
-                else np.isnan(array).sum()
-            )
-        ):
-            missing = f", {count} of them missing: leave out what has no time"
+        # NaN and NaT equal nothing.
+        count = int((array != array).sum()) if array.dtype.kind in "fmM" else 0
+        missing = f", {count} of them missing: leave out what has no time"
+        missing = missing if count else ""
         raise ValueError(
             f"Expected `{name}` to be a 1-D array of integers: times of one unit, kept "
             f"as int64. Received: shape {array.shape} and dtype {array.dtype}{missing}."

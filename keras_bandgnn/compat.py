@@ -142,8 +142,8 @@ class BuildHooks(keras.Model):
         return True
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        # Keras does so again at each `train_on_batch` and each evaluation, as losses
-        # of entries never are the ones that it builds.
+        # Keras does so again at each `train_on_batch` and each evaluation, as the
+        # losses of entries are never those that it builds.
         parts = (self.optimizer, self._compile_metrics, self._compile_loss)
         done = model_cache(self).get("built", ())
         same = len(done) == len(parts) and all(map(operator.is_, done, parts))
