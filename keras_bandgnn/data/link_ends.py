@@ -1,6 +1,7 @@
 """`NodePairs`, and the nodes that pairs of a graph may join."""
 
 import dataclasses
+import logging
 from collections.abc import Iterable
 
 import numpy as np
@@ -17,6 +18,7 @@ from keras_bandgnn.data.identity import pair_keys, without_types
 from keras_bandgnn.graph import EdgeSet, Graph, edge_sets
 
 FIELDS = ("senders", "receivers", "types")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,6 +203,32 @@ def is_undirected(pairs: NodePairs, num_nodes: int) -> bool:
     return len(keys) > 0 and bool(np.isin(back, keys).all())
 
 
+def warn_of_units(name: str, times, edge_times) -> None:
+    """Warn if the times of pairs are likely of another unit than those of edges.
+
+    Pairs in milliseconds are later than all edges in seconds, so that no check of
+    times would say that the edges give them away.
+
+    Args:
+        name: The argument with the pairs, for the warning.
+        times: int64 [Q], times of pairs to predict, or None.
+        edge_times: int64 [E], times of the messages, or None.
+    """
+    if times is None or edge_times is None or not len(times) or not len(edge_times):
+        return
+    first, last = int(edge_times.min()), int(edge_times.max())
+    if int(times.min()) - last > 100 * (last - first) > 0:
+        _LOG.warning(
+            "The first of `%s` is of time %d, and the edges are of %d to %d: the gap "
+            "is over 100 times as long as their history. Times of pairs and of edges "
+            "have one unit, such as seconds.",
+            name,
+            int(times.min()),
+            first,
+            last,
+        )
+
+
 class LinkEnds:
     """The nodes that pairs of a graph may join: any, or those of an edge set.
 
@@ -257,6 +285,11 @@ class LinkEnds:
                 without one see `as_pairs`.
             num_types: See `as_pairs`.
         """
+        pairs = self._read(name, pairs, num_types)
+        warn_of_units(name, pairs.time, self.graph.edge.get(TIME))
+        return pairs
+
+    def _read(self, name: str, pairs, num_types: int | None) -> NodePairs:
         if self.edge_set is None:
             return as_pairs(name, pairs, self.graph.num_nodes, num_types)
         if isinstance(pairs, NodePairs) and pairs.edge_set != self.edge_set:

@@ -138,6 +138,9 @@ class PairTask(Task):
             refuse_options("predict(x) of batches", "the batches", **options)
             if by_layer:
                 refuse("x", "a graph with by_layer=True", x)
+            if inputs.kind == LOADER:
+                advice = "Write predict(loader.graph, loader.pairs)."
+                refuse("x", "a graph, or batches, in predict", x, advice)
             return super().predict(inputs, batch_size, **kwargs)
         refuse_unknown(
             options_for_graphs((), (), kwargs),

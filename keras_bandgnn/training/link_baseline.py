@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.checks import array, positive_int
-from keras_bandgnn.data.link_ends import NodePairs, as_pairs
+from keras_bandgnn.data.link_ends import NodePairs, as_pairs, warn_of_units
 from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
 from keras_bandgnn.registration import constructor_arguments
 
@@ -150,7 +150,10 @@ def _keys(senders, receivers) -> np.ndarray:
 
 
 def _timed(**arguments) -> list[NodePairs]:
-    """Return pairs with times, all of them numbered alike, or raise a ValueError."""
+    """Return pairs with times, all of them numbered alike, or raise a ValueError.
+
+    The first are the history of the others.
+    """
     numbered_by = {getattr(pairs, "edge_set", None) for pairs in arguments.values()}
     out = []
     for name, pairs in arguments.items():
@@ -164,6 +167,7 @@ def _timed(**arguments) -> list[NodePairs]:
                 "NodePairs(senders, receivers, time=t)."
             )
         out.append(pairs)
+        warn_of_units(name, pairs.time, out[0].time)
     return out
 
 

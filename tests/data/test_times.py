@@ -344,3 +344,42 @@ def test_dates_of_pandas_are_milliseconds(form):
         item["edges"][key]["time"] = values
         with pytest.raises(ValueError, match="1 of them missing"):
             data.from_sets(**item)
+
+
+SECONDS = NOW // 1000
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda graph, pairs: data.check_leaks(graph, pairs),
+        lambda graph, pairs: list(data.walk_time(graph, pairs, steps=1)),
+        lambda graph, pairs: link_task().rank(graph, pairs),
+        lambda graph, pairs: link_task().predict(graph, pairs, sampler=recent()),
+        lambda graph, pairs: link_task().fit(
+            graph, pairs, sampler=recent(), epochs=1, verbose=0
+        ),
+        lambda graph, pairs: kb.training.EdgeBank().rank(
+            data.NodePairs.of_edges(graph), pairs, [0, 1]
+        ),
+    ],
+)
+def test_pairs_of_another_unit_than_the_edges_are_named(read, caplog):
+    graph = graph_with_times()
+    edges = {"w": graph.edge["w"], "time": SECONDS + np.arange(5)}
+    graph = graph.replace(edge=edges)
+    read(graph, data.NodePairs([0, 1], [1, 2], time=[SECONDS + 5, SECONDS + 6]))
+    assert "unit" not in caplog.text
+    read(graph, data.NodePairs([0, 1], [1, 2], time=[NOW + 5000, NOW + 6000]))
+    assert "one unit, such as seconds" in caplog.text
+
+
+def link_task():
+    backbone = kb.models.GINEBackbone(
+        {"kind": 4}, 8, num_layers=1, edge_inputs={"w": {"features": 1}}
+    )
+    return kb.models.LinkPredictor(backbone)
+
+
+def recent():
+    return preprocessing.NeighborSampler([2], batch_size=8, time="recent")

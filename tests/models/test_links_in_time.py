@@ -158,6 +158,8 @@ def test_loaders_of_a_task_have_its_sampler():
     graph, task = interactions(), predictor()
     sampler = preprocessing.NeighborSampler([3, 3], 8, time="recent")
     loader = task.loader(graph, sampler=sampler)
+    with pytest.raises(ValueError, match="loader.graph, loader.pairs"):
+        task.predict(loader)
     assert loader.assembler.sampler.time == "recent"
     with pytest.raises(ValueError, match="a NeighborSampler"):
         task.loader(graph, sampler=3)
