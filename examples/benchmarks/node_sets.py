@@ -1,7 +1,7 @@
 """Accuracy and time of an epoch on DBLP's four node sets, against a peer.
 
-FOLDER holds the tables that `kb.data.load("dblp", FOLDER)` reads. The areas of authors
-are predicted; authors and papers have no features, conferences and terms are embedded
+FOLDER holds the tables of `kb.data.load("dblp", path=FOLDER)`. The areas of authors are
+predicted; authors and papers have no features, conferences and terms are embedded
 by their numbers. One process trains a model of this library and torch_geometric's, seed
 by seed, from the same tables and split (400 authors to train on, 400 to validate on,
 drawn once), with one width, depth, rate and number of epochs, and Adam. The weights of
@@ -210,7 +210,7 @@ def run(options: argparse.Namespace) -> None:
     allocator.apply(options.allocator)
     import keras_bandgnn as kb
 
-    (graph,) = kb.data.load("dblp", options.folder)
+    (graph,) = kb.data.load("dblp", path=options.folder)
     compare(with_split(graph), options)
 
 

@@ -66,7 +66,9 @@ def test_accuracies_stand_beside_those_of_the_peer(
     graph, monkeypatch, capsys, tmp_path
 ):
     pytest.importorskip("torch_geometric")
-    monkeypatch.setattr("keras_bandgnn.data.load", lambda name, path: [bibliography()])
+    monkeypatch.setattr(
+        "keras_bandgnn.data.load", lambda name, *, path: [bibliography()]
+    )
     file = tmp_path / "figures.json"
     line = ["node_sets", str(tmp_path), "--models", "rgcn", "--seeds", "1"]
     line += ["--epochs", "2", "--json", str(file), "--allocator", "default"]
