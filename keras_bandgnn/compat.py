@@ -1,7 +1,8 @@
 """Access to private APIs of Keras, TensorFlow and torch.
 
-No other module uses private APIs. All of these exist in Keras 3.15, TensorFlow 2.21 and
-torch 2.13; tests/test_compat.py fails if one is removed.
+No other module uses private APIs. All of these exist in Keras 3.15 and 3.16,
+TensorFlow 2.21 and torch 2.13, and where versions differ the code asks for the
+feature; tests/test_compat.py fails if one is removed.
 """
 
 import contextlib
@@ -155,6 +156,40 @@ class BuildHooks(keras.Model):
         # Exists only in the TensorFlow trainer.
         if self.builds_from_batches():
             super()._maybe_symbolic_build(iterator, data_batch)
+
+
+# === Several processes ===
+
+
+def has_distributions() -> bool:
+    """Return whether Keras implements `keras.distribution` for the backend."""
+    # None where it does not: on torch before Keras 3.16.
+    from keras.src.backend import distribution_lib
+
+    return hasattr(distribution_lib, "distribute_tensor")
+
+
+# That of the base class of the trainers of all backends.
+_local_metrics = [
+    vars(cls)["get_metrics_result"]
+    for cls in keras.Model.__mro__
+    if "get_metrics_result" in vars(cls)
+][-1]
+
+
+class LocalSteps(keras.Model):
+    """A model whose steps sum over processes where it says so, and nowhere else.
+
+    On torch, Keras from 3.16 on trains every model of a process group under
+    `DistributedDataParallel` and sums its metrics whenever it reads them.
+    """
+
+    def _initialize_ddp(self):
+        """Leave the sums over processes to the steps."""
+
+    def get_metrics_result(self):
+        """Return the metrics of the variables as they are."""
+        return _local_metrics(self)
 
 
 # === Data of fit ===

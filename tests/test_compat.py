@@ -18,7 +18,7 @@ NAMES = {
     *("_aggregate_additional_loss", "_all_reduce_sum_gradients", "_cardinality"),
     *("_compile_loss", "_compile_metrics", "_flatten_layers", "_loss_tracker"),
     *("_maybe_symbolic_build", "_symbolic_build", "_estimate_step_duration"),
-    *("_format_time",),
+    *("_format_time", "_initialize_ddp"),
 }
 MODULES = re.compile(r"keras\.src|torch\._|tensorflow\.python|jax\._src")
 
@@ -83,6 +83,26 @@ def test_the_batch_to_build_from_is_chosen():
     x, y = np.ones((2, 3), "float32"), np.ones((2, 1), "float32")
     compat.build_step(model, (x, y))
     assert len(seen) == 1 and model.dense.built
+
+
+def test_steps_sum_over_no_processes_by_themselves(monkeypatch):
+    class Local(compat.BuildHooks, compat.LocalSteps):
+        def call(self, x):
+            return x
+
+    def sums(self):
+        raise AssertionError("metrics are summed over processes")
+
+    trainer = keras.Model.__mro__[1]
+    monkeypatch.setattr(trainer, "get_metrics_result", sums, raising=False)
+    model = Local()
+    model.compile(loss="mse")
+    assert float(model.get_metrics_result()["loss"]) == 0
+    assert model._initialize_ddp() is None
+    backends = {"jax": True, "tensorflow": False}
+    assert compat.has_distributions() is backends.get(
+        keras.backend.backend(), hasattr(trainer, "_initialize_ddp")
+    )
 
 
 def test_keras_is_told_to_look_for_tensorflow_again():

@@ -1,15 +1,12 @@
 """Data and sequence parallelism on JAX: one program over a mesh of devices."""
 
 import contextlib
-import tempfile
-from pathlib import Path
 
 import jax
 import keras
 import numpy as np
-from jax.experimental import multihost_utils
 
-from keras_bandgnn import compat
+from keras_bandgnn.distribution.jax_group import JaxGroup
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.distribution.sequence_layout import (
     LaidOutBatches,
@@ -17,8 +14,7 @@ from keras_bandgnn.distribution.sequence_layout import (
     check_layers,
     splits_part,
 )
-from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
-from keras_bandgnn.preprocessing.loading.loader import Loader
+from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
@@ -37,6 +33,25 @@ def make_data_parallel(devices, supergraphs, timeout):
 def make_sequence_parallel(sequence, batch, devices, supergraphs):
     """See `sequence_parallel`."""
     return JaxReplicas(devices, supergraphs, sequence, batch)
+
+
+def group_of(distribution) -> JaxGroup:
+    """Return the devices of a distribution of Keras.
+
+    Args:
+        distribution: A `keras.distribution.DataParallel` or `ModelParallel`.
+    """
+    mesh = distribution.device_mesh.backend_mesh
+    name = distribution.batch_dim_name
+    if name != BATCH or mesh.axis_names[0] != BATCH:
+        raise ValueError(
+            f"Expected {BATCH!r} as the first axis of the mesh, over which graphs are "
+            f"sharded. Received: batch_dim_name={name!r}, axis_names="
+            f"{mesh.axis_names}. Rename or reorder the axes of the DeviceMesh."
+        )
+    grid = mesh.devices.reshape(len(mesh.devices), -1)
+    check_hosts(grid, f"axis_names={mesh.axis_names}")
+    return JaxGroup(distribution, grid)
 
 
 def _mesh(devices, sequence: int, batch: int | None):
@@ -63,17 +78,27 @@ def _mesh(devices, sequence: int, batch: int | None):
             "devices on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8."
         )
     mesh = np.array(available).reshape(batch, sequence)
-    hosts = np.vectorize(lambda device: device.process_index)(mesh)
-    if (hosts != hosts[:, :1]).any():
-        raise ValueError(
-            "Expected the devices of a sequence in one process. Received: "
-            f"sequence={sequence}, {jax.local_device_count()} devices per process. "
-            "Choose a divisor of the devices per process."
-        )
+    check_hosts(mesh, f"sequence={sequence}")
     return mesh
 
 
-class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
+def check_hosts(mesh: np.ndarray, arguments: str) -> None:
+    """Raise a ValueError if devices that share a supergraph have several processes.
+
+    Args:
+        mesh: Devices [batch, others].
+        arguments: What the mesh was made of, for the message.
+    """
+    hosts = np.vectorize(lambda device: device.process_index)(mesh)
+    if (hosts != hosts[:, :1]).any():
+        raise ValueError(
+            "Expected the devices that share a supergraph in one process. Received: "
+            f"{arguments}, {jax.local_device_count()} devices per process. Choose a "
+            "divisor of the devices per process."
+        )
+
+
+class JaxReplicas(JaxGroup, keras.distribution.DataParallel):
     """The devices of a mesh, which run one SPMD program.
 
     Args:
@@ -98,19 +123,11 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         # As DataParallel does for meshes with one axis.
         base = super(keras.distribution.DataParallel, self)
         base.__init__(mesh, BATCH, auto_shard_dataset=False)
-        hosts = len({device.process_index for device in grid.ravel()})
-        host = jax.process_index() if hosts > 1 else 0
-        ReplicaGroup.__init__(self, len(grid), supergraphs, host, hosts)
+        JaxGroup.__init__(self, self, grid, supergraphs)
         self.sequence = sequence
-        self.mesh = self.device_mesh.backend_mesh
         self._nodes = None
         self._layouts: dict = {}
         self._plain: dict = {}
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one device."""
-        return self.size * self.sequence > 1
 
     @contextlib.contextmanager
     def scope(self):
@@ -148,15 +165,6 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return dataset
 
     # Called by tasks.
-
-    def check(self, data) -> None:
-        """See `ReplicaGroup`."""
-        super().check(data)
-        if self.several and not isinstance(data, Loader):
-            raise ValueError(
-                "Expected graphs or a GraphLoader for several devices. Received: "
-                f"{type(data).__name__}. Pass graphs."
-            )
 
     def check_task(self, task) -> None:
         """Raise a ValueError for a task that cannot share a sequence."""
@@ -202,76 +210,13 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     def stateless_call(self, task, call):
         """Return a task's call in which each device processes its part."""
-        if not self.several:
-            return call
         node_outputs = task.output_level == "node"
-        return split_over_cores(call, self.mesh, node_outputs, splits_part)
+        return self.split(call, node_outputs, splits_part)
 
-    def predict_on_batch(self, task, x):
-        """Return the output of a task for a batch of this host."""
-        if not self.several:
-            return super().predict_on_batch(task, x)
+    def local_batch(self, task, x):
+        """See `JaxGroup`; the nodes of the batch are laid out over the devices."""
         self.check_task(task)
-        count = x["node"]["mask"].shape[1]
         if self.sequence > 1:
-            layout = self.layout(task)
-            (x,) = layout((x,))
+            (x,) = self.layout(task)((x,))
             self._nodes = x["node"]["mask"].shape[1]
-        x = jax.tree.map(
-            lambda a: jax.make_array_from_process_local_data(
-                self.get_data_layout(a.shape).backend_layout, a
-            ),
-            x,
-        )
-        derived = compat.model_cache(task)
-        if "predict_split" not in derived:
-            derived["predict_split"] = jax.jit(
-                lambda *state: task.stateless_call(*state, training=False)[0]
-            )
-        state = ([v.value for v in vs] for vs in _variables(task))
-        out = derived["predict_split"](*state, x)
-        # The shards of this process, in the order of its supergraphs and nodes.
-        shape = (self.supergraphs // self.num_hosts, *out.shape[1:])
-        output = np.zeros(shape, out.dtype)
-        first = min(s.index[0].start or 0 for s in out.addressable_shards)
-        for shard in out.addressable_shards:
-            rows, *columns = shard.index
-            start = (rows.start or 0) - first
-            data = np.asarray(shard.data)
-            output[(slice(start, start + len(data)), *columns)] = data
-        return output[:, :count] if task.output_level == "node" else output
-
-    @contextlib.contextmanager
-    def local_only(self):
-        """Turn off the distribution, since saving creates variables on one process."""
-        before = keras.distribution.distribution()
-        keras.distribution.set_distribution(None)
-        try:
-            yield
-        finally:
-            keras.distribution.set_distribution(before)
-
-    def same_weights(self, task, optimizer: bool = False) -> None:
-        """No-op: JAX replicates the weights when they are created."""
-
-    def load_weights(self, task, path) -> None:
-        """See `ReplicaGroup`; all processes assign the weights together."""
-        if self.num_hosts == 1:
-            task.load_weights(path)
-            return
-        data = self.broadcast_bytes(path.read_bytes() if self.is_main else b"")
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder) / path.name
-            copy.write_bytes(data)
-            task.load_weights(copy)
-
-    def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """Return the sum of an array over the processes."""
-        if self.num_hosts == 1:
-            return array
-        arrays = multihost_utils.process_allgather(array)
-        return np.asarray(arrays).sum(axis=0).astype(array.dtype)
-
-
-def _variables(task):
-    return task.trainable_variables, task.non_trainable_variables
+        return x

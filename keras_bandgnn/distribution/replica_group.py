@@ -49,11 +49,9 @@ _scope = contextvars.ContextVar("replica_group", default=None)
 _MAX_AXES = 4
 
 
-def active_group() -> "ReplicaGroup":
-    """Return the group of the current scope, which new tasks use."""
-    # Includes the one set by keras.distribution.set_distribution.
-    group = _scope.get() or keras.distribution.distribution()
-    return group if isinstance(group, ReplicaGroup) else ReplicaGroup()
+def scope_group() -> "ReplicaGroup | None":
+    """Return the group of the current scope, if there is one."""
+    return _scope.get()
 
 
 class ReplicaGroup:

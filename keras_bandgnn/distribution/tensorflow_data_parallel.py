@@ -25,6 +25,14 @@ def make_data_parallel(devices, supergraphs, timeout):
     return TensorFlowReplicas(devices, supergraphs)
 
 
+def group_of(distribution):
+    """Raise an error: Keras has no distributions on TensorFlow."""
+    raise NotImplementedError(
+        "Expected no distribution of Keras on TensorFlow, where Keras implements none. "
+        f"Received: {type(distribution).__name__}. Use data_parallel()."
+    )
+
+
 @functools.cache
 def _shared(kind, *arguments):
     # Collectives of two strategies over the same devices would interfere.

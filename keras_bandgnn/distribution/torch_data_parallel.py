@@ -21,6 +21,30 @@ def make_data_parallel(devices, supergraphs, timeout):
     return TorchReplicas(devices, supergraphs, 600.0 if timeout is None else timeout)
 
 
+def group_of(distribution):
+    """Return the processes of a distribution of Keras.
+
+    Args:
+        distribution: A `keras.distribution.DataParallel` over all processes.
+    """
+    if not isinstance(distribution, keras.distribution.DataParallel):
+        raise NotImplementedError(
+            "Expected keras.distribution.DataParallel on torch. Received: "
+            f"{type(distribution).__name__}. The DTensors of torch lack the gathers "
+            "and segment sums of graphs. Set KERAS_BACKEND=jax for a LayoutMap, or use "
+            "DataParallel."
+        )
+    group = make_data_parallel(None, None, None)
+    if distribution.num_model_replicas != group.size:
+        raise ValueError(
+            f"Expected a device of each of the {group.size} processes in "
+            "keras.distribution.DataParallel on torch. Received: "
+            f"{distribution.num_model_replicas} devices. Leave out `devices`, and "
+            "start one process per device: torchrun --nproc-per-node 2 script.py."
+        )
+    return group
+
+
 def _end() -> None:
     # After a failure the other processes cannot take part.
     if dist.is_initialized() and not hasattr(sys, "last_value"):
@@ -54,8 +78,15 @@ def _device(devices, local: int) -> str:
     return f"cuda:{local}"
 
 
-class TorchReplicas(ReplicaGroup):
+# Keras has distributions on torch from version 3.16 on.
+_IS_KERAS = compat.has_distributions()
+_BASES = (keras.distribution.DataParallel,) if _IS_KERAS else ()
+
+
+class TorchReplicas(ReplicaGroup, *_BASES):
     """The processes started by `torchrun`, or only this one.
+
+    A `keras.distribution.DataParallel` where Keras has it on torch.
 
     Args:
         devices: Name of the device of this process; None for the one of `LOCAL_RANK`.
@@ -80,12 +111,22 @@ class TorchReplicas(ReplicaGroup):
                     timeout=datetime.timedelta(seconds=timeout),
                 )
             atexit.register(_end)
+        if _IS_KERAS:
+            # As `keras.distribution.list_devices` names them: one per process.
+            kind = self.device.partition(":")[0].replace("cuda", "gpu")
+            names = [f"{kind}:{number}" for number in range(world)]
+            keras.distribution.DataParallel.__init__(
+                self, devices=names, auto_shard_dataset=False
+            )
 
     @contextlib.contextmanager
     def scope(self):
         """Context in which new tasks use all processes."""
-        with super().scope(), keras.device(self.device.replace("cuda", "gpu")):
-            yield
+        with contextlib.ExitStack() as stack:
+            for base in (ReplicaGroup, *_BASES):
+                stack.enter_context(base.scope(self))
+            stack.enter_context(keras.device(self.device.replace("cuda", "gpu")))
+            yield self
 
     @contextlib.contextmanager
     def _together(self):

@@ -4,7 +4,7 @@ import os
 
 from keras_bandgnn import compat
 from keras_bandgnn.data.files import atomic_path, buffered_write
-from keras_bandgnn.distribution.replica_group import active_group
+from keras_bandgnn.distribution.active_group import active_group
 from keras_bandgnn.ops.backend import current as backend
 
 
@@ -20,10 +20,11 @@ def _on_device(arguments: tuple) -> tuple:
     return arguments if backend.step_data is None else backend.step_data(arguments)
 
 
-class DistributedModel(compat.BuildHooks):
+class DistributedModel(compat.BuildHooks, compat.LocalSteps):
     """A model whose steps run on the devices of the scope in which it was created.
 
-    `distribution` is the `ReplicaGroup`, of one device without a scope.
+    `distribution` is the `ReplicaGroup`, of one device without a scope. A distribution
+    of Keras that was in force when the model was created counts as a scope.
     """
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.

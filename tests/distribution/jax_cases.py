@@ -134,7 +134,14 @@ def step(kind, distribution, supergraphs):
             for v, new in zip(task.trainable_variables, after, strict=True)
         }
         nodes = batch[0]["node"]["mask"].shape[1]
-        return float(logs["loss"]), slopes, compiled, nodes
+        return float(logs["loss"]), slopes, compiled, nodes, bytes_of_weights(task)
+
+
+def bytes_of_weights(task):
+    """Bytes of the weights, on the first device and of all."""
+    arrays = [v.value for v in task.trainable_variables]
+    first = sum(a.addressable_shards[0].data.nbytes for a in arrays)
+    return first, sum(a.nbytes for a in arrays)
 
 
 def program(task, batch):
@@ -144,7 +151,9 @@ def program(task, batch):
     task.optimizer.build(task.trainable_variables)
     if group.several:
         batch = jax.tree.map(
-            lambda a: jax.device_put(a, group.get_data_layout(a.shape).backend_layout),
+            lambda a: jax.device_put(
+                a, group.layouts.get_data_layout(a.shape).backend_layout
+            ),
             batch,
         )
     state = task._get_jax_state(
@@ -160,7 +169,7 @@ def compare(kind, make, supergraphs):
     """Differences from one device, relative to the largest gradient; collectives."""
     one = kb.distribution.data_parallel(devices=["cpu:0"], supergraphs=supergraphs)
     loss, slopes, *_ = step(kind, one, supergraphs)
-    other, found, compiled, nodes = step(kind, make(), supergraphs)
+    other, found, compiled, nodes, weights = step(kind, make(), supergraphs)
     largest = max(float(np.abs(a).max()) for a in slopes.values())
     worst = max(float(np.abs(slopes[n] - found[n]).max()) for n in slopes)
     costs = ProgramCosts.from_text(compiled.as_text())
@@ -172,6 +181,7 @@ def compare(kind, make, supergraphs):
         },
         "nodes": nodes,
         "parameters": sum(a.size for a in slopes.values()),
+        "weights": weights,
     }
 
 
@@ -222,8 +232,23 @@ def memory(kind):
     return found
 
 
+def sharded(batch):
+    """A distribution of Keras that shards the last axis of large kernels."""
+    devices = keras.distribution.list_devices()
+    shape = batch, len(devices) // batch
+    mesh = keras.distribution.DeviceMesh(shape, ("batch", "model"), devices)
+    layouts = keras.distribution.LayoutMap(mesh)
+    layouts[".*backbone.*/kernel"] = (None, "model")
+    return keras.distribution.ModelParallel(
+        layout_map=layouts, batch_dim_name="batch", auto_shard_dataset=False
+    )
+
+
 def main(case):
     makers = {
+        "keras": (lambda: keras.distribution.DataParallel(), 8),
+        "layouts": (lambda: sharded(2), 2),
+        "weights": (lambda: sharded(1), 1),
         "data": (lambda: kb.distribution.data_parallel(), 8),
         "sequence": (lambda: kb.distribution.sequence_parallel(8), 1),
         "mixed": (lambda: kb.distribution.sequence_parallel(4, 2), 2),

@@ -5,11 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.distribution.replica_group import (
-    ReplicaGroup,
-    active_group,
-    callbacks_of,
-)
+from keras_bandgnn.distribution.active_group import active_group
+from keras_bandgnn.distribution.replica_group import ReplicaGroup, callbacks_of
 
 GRAPHS = [
     kb.Graph(n, [0], [n - 1], node={"kind": [0] * n}, label=float(n))
@@ -45,6 +42,15 @@ def test_scope_says_whose_a_task_is():
     with pytest.raises(RuntimeError), pair.scope():
         raise RuntimeError
     assert active_group().size == 1
+
+
+def test_distributions_that_shard_data_themselves_are_refused(monkeypatch):
+    class Sharding:
+        num_processes, auto_shard_dataset = 2, True
+
+    monkeypatch.setattr(keras.distribution, "distribution", Sharding)
+    with pytest.raises(ValueError, match="`auto_shard_dataset` to be False with"):
+        active_group()
 
 
 def test_tasks_give_each_host_its_share():

@@ -75,6 +75,34 @@ def test_steps_are_those_of_one_device():
 
 
 @on_jax
+@pytest.mark.parametrize(
+    "case, devices",
+    [
+        ("schnet:layouts", 4),
+        pytest.param("sparse:weights", 8, marks=pytest.mark.release(elsewhere=True)),
+        pytest.param("ggnn:keras", 1, marks=pytest.mark.release(elsewhere=True)),
+    ],
+)
+def test_distributions_of_keras_are_those_of_tasks(case, devices):
+    found = run_close(case, "fit:layouts")
+    # All weights on each device, or a part of the kernels on each.
+    first, whole = found[case]["weights"]
+    if devices == 1:
+        assert first == whole
+    else:
+        assert whole / devices < first < 0.5 * whole
+
+
+@on_jax
+def test_meshes_without_the_axis_of_graphs_are_refused():
+    mesh = keras.distribution.DeviceMesh((1,), ("data",), ["cpu:0"])
+    layouts = keras.distribution.LayoutMap(mesh)
+    distribution = keras.distribution.ModelParallel(layout_map=layouts)
+    with distribution.scope(), pytest.raises(ValueError, match="Expected 'batch' as"):
+        kb.models.NodeClassifier(kb.models.GCNBackbone({"kind": 1}, 8), 2)
+
+
+@on_jax
 @pytest.mark.release(elsewhere=True)
 def test_memory_of_a_device_falls_with_their_number():
     for found in run("sparse:memory", "ggnn_drop:memory"):

@@ -8,10 +8,12 @@ import shutil
 import socket
 
 import keras
+import numpy as np
 import pytest
 from trained import assert_same, child, train
 
 import keras_bandgnn as kb
+from keras_bandgnn import compat
 
 if keras.backend.backend() != "torch":
     pytest.skip("needs torch", allow_module_level=True)
@@ -72,6 +74,52 @@ def test_two_processes_train_as_one(tmp_path):
     assert (tmp_path / "host0.weights.h5").is_file()
     assert not (tmp_path / "host1.weights.h5").exists()
     assert "Epoch 1/2" in logs[0] and "Epoch" not in logs[1]
+
+
+# Keras 3.15 has none on torch: the cases of tests/matrix.py with a newer one run these.
+by_keras = pytest.mark.skipif(
+    not compat.has_distributions(), reason="needs distributions of Keras on torch"
+)
+
+
+@by_keras
+def test_two_processes_of_a_distribution_of_keras_train_as_one(tmp_path):
+    tasks = ("selector", "schnet", "forces", "norms", "sampled")
+    wanted = [{"task": task, "epochs": 5, "by_keras": True} for task in tasks]
+    results, _ = spawn(tmp_path, "keras", wanted)
+    for place, task in enumerate(tasks):
+        reference = alone(task=task, epochs=5, supergraphs=2)
+        steps = len(reference["counts"]) // 2 * len(reference["epochs"])
+        assert steps >= 10
+        for result in results:
+            assert_same(result[place], reference)
+            weights = zip(result[place]["weights"], reference["weights"], strict=True)
+            for mine, theirs in weights:
+                np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+
+
+@by_keras
+def test_a_group_is_a_distribution_of_keras():
+    distribution = kb.distribution.data_parallel()
+    assert isinstance(distribution, keras.distribution.DataParallel)
+    assert not distribution.auto_shard_dataset
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(distribution)
+    try:
+        backbone = kb.models.GCNBackbone({"kind": 2}, 4)
+        assert kb.models.NodeClassifier(backbone, 2).distribution is distribution
+    finally:
+        keras.distribution.set_distribution(before)
+
+
+@by_keras
+def test_layouts_of_weights_are_refused():
+    mesh = keras.distribution.DeviceMesh((1, 1), ("batch", "model"), ["cpu:0"])
+    layouts = keras.distribution.LayoutMap(mesh)
+    distribution = keras.distribution.ModelParallel(layout_map=layouts)
+    with pytest.raises(NotImplementedError, match="KERAS_BACKEND=jax"):
+        with distribution.scope():
+            kb.models.NodeClassifier(kb.models.GCNBackbone({"kind": 2}, 4), 2)
 
 
 @pytest.mark.release

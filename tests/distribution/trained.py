@@ -151,6 +151,7 @@ def train(
     end=stopped,
     epochs=2,
     differ=False,
+    by_keras=False,
     **options,
 ):
     """Trains, evaluates and predicts; returns plain results.
@@ -163,10 +164,17 @@ def train(
         end: What ends it.
         epochs: Number of epochs.
         differ: Whether each process gets other graphs.
+        by_keras: Whether a distribution of Keras says which devices there are.
         **options: Of `data_parallel`.
     """
-    distribution = kb.distribution.data_parallel(**options)
-    host = getattr(distribution, "host", 0)
+    if by_keras:
+        # Joins the processes, and says which of them this one is.
+        keras.distribution.initialize()
+        distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
+        host = distribution.data_shard_id
+    else:
+        distribution = kb.distribution.data_parallel(**options)
+        host = getattr(distribution, "host", 0)
     # Other weights in every process: the first one's count. JAX itself asks for the
     # same ones.
     differs = host if keras.backend.backend() != "jax" else 0

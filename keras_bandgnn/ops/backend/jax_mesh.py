@@ -137,7 +137,8 @@ def split_over_cores(
     Args:
         call: `call(trainable, non_trainable, x, **options)` returns values with axis
             0 = G, the updated non-trainable variables and optionally more.
-        mesh: A mesh with the axis "batch", and optionally "sequence".
+        mesh: A mesh with the axis "batch", and optionally "sequence". The compiler
+            shards over further axes, as the layouts of the weights say.
         node_outputs: Whether axis 1 of the values is the node axis.
         splits_part: See `batch_specs`.
 
@@ -184,6 +185,7 @@ def split_over_cores(
             mesh=mesh,
             in_specs=specs,
             out_specs=out_specs,
+            axis_names={BATCH, SEQUENCE} & set(mesh.axis_names),
             check_vma=False,
         )(*arguments)
 
