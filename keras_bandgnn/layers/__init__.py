@@ -46,6 +46,7 @@ from keras_bandgnn.layers.readout_head import ReadoutHead
 from keras_bandgnn.layers.rgcn_convolution import RGCNConvolution
 from keras_bandgnn.layers.sage_convolution import SAGEConvolution
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
+from keras_bandgnn.layers.set2set_readout import Set2SetReadout
 from keras_bandgnn.layers.sign_net import SignNet
 from keras_bandgnn.layers.sine_basis import SineBasis
 from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion
@@ -99,6 +100,7 @@ __all__ = [
     "ReadoutHead",
     "SAGEConvolution",
     "SchNetInteraction",
+    "Set2SetReadout",
     "SignNet",
     "SineBasis",
     "ZBLRepulsion",

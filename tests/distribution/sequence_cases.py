@@ -256,6 +256,10 @@ CASES = {
         lambda: readout(kb.layers.ReadoutHead(3, kb.layers.GRUReadout(H, 1))),
         "graph",
     ),
+    "Set2SetReadout": (
+        lambda: readout(kb.layers.Set2SetReadout(2 * H, 1)),
+        "graph",
+    ),
     "SineBasis": (lambda: edges(kb.layers.SineBasis(5, 3.0)), "edge"),
     "TargetNormalizer": (normalizer, "graph"),
     # Models.

@@ -187,6 +187,21 @@ def gru_readout(states, weights, num_steps) -> np.ndarray:
     return state
 
 
+def set2set_readout(states, weights, num_steps) -> np.ndarray:
+    """Readout [2 C] of one graph, for the states [N, C] of its nodes."""
+    width = states.shape[1]
+    out, memory = np.zeros(2 * width), np.zeros(width)
+    for _ in range(num_steps):
+        gates = out @ weights["cell/kernel"] + weights["cell/bias"]
+        gates = gates + out[:width] @ weights["cell/recurrent_kernel"]
+        enter, forget, new, leave = gates.reshape(4, width)
+        memory = _sigmoid(forget) * memory + _sigmoid(enter) * np.tanh(new)
+        query = _sigmoid(leave) * np.tanh(memory)
+        shares = softmax((states @ query)[:, None])
+        out = np.concatenate([query, (shares * states).sum(axis=0)])
+    return out
+
+
 def _encode(graph, inputs, weights):
     total = 0.0
     for name, spec in inputs.items():
