@@ -2,7 +2,8 @@
 
 Doctests stand unindented under "Example:", as in Keras, where Markdown would take
 them for quotations. Shapes, features and the fields of a batch are lines that Markdown
-would join.
+would join. Classes without a constructor, such as named tuples, get the signature that Python
+gives them.
 """
 
 import inspect
@@ -53,8 +54,42 @@ def to_markdown(text: str) -> str:
     return _DOCTEST.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
 
 
+def constructor(cls: griffe.Class) -> griffe.Function:
+    """Return the constructor that Python gives a class without one.
+
+    Args:
+        cls: A class; the fields of a named tuple are arguments of its constructor.
+    """
+    kind = griffe.ParameterKind
+    parameters = [griffe.Parameter("self", kind=kind.positional_or_keyword)]
+    if "NamedTuple" in map(str, cls.bases):
+        parameters += [
+            griffe.Parameter(
+                name,
+                kind=kind.positional_or_keyword,
+                annotation=member.annotation,
+                default=member.value,
+            )
+            for name, member in cls.members.items()
+            if member.is_attribute and member.annotation is not None
+        ]
+    elif any("keras" in str(base) for cls in (cls, *cls.mro()) for base in cls.bases):
+        parameters += [griffe.Parameter("kwargs", kind=kind.var_keyword)]
+    return griffe.Function("__init__", parameters=griffe.Parameters(*parameters))
+
+
 class Docstrings(griffe.Extension):
     """Rewrites each docstring once, before it is parsed."""
+
+    def on_class(self, *, cls: griffe.Class, **kwargs) -> None:
+        """Called for every class, when the package has been collected.
+
+        Args:
+            cls: What has been collected.
+            **kwargs: Not used.
+        """
+        if "__init__" not in cls.all_members:
+            cls.set_member("__init__", constructor(cls))
 
     def on_object(self, *, obj: griffe.Object, **kwargs) -> None:
         """Called for every module, class, function and attribute.
