@@ -1,7 +1,6 @@
 """Files of a project to check: those that git does not ignore, and changed lines."""
 
 import dataclasses
-import fnmatch
 import os
 import re
 import stat
@@ -10,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from keras_bandgnn.programs.linting.source_code import SUFFIXES
+from keras_bandgnn.programs.python_source.listing import pattern_spec
 
 # Skipped where git does not say what is ignored.
 _NO_SOURCE = ("__pycache__", "node_modules", "site-packages", "venv")
@@ -21,22 +21,24 @@ _UNREADABLE = re.compile(
 
 
 class Exclude:
-    """Patterns of files and folders to skip.
+    """Patterns of files and folders to skip, as those of a .gitignore in `folder`.
 
-    A file is skipped if a pattern of `fnmatch` matches its name or its path in
-    `folder`, or those of a folder that it is in. "tests/" and "./tests" mean "tests",
-    as in .gitignore.
+    But "./tests" means "tests", and "../a.py" is a file beside the folder. Of files
+    elsewhere only the name counts.
 
     Args:
         patterns: The patterns.
         folder: The folder that paths in patterns are relative to.
+
+    Raises:
+        ValueError: For what is no pattern.
     """
 
     def __init__(self, patterns: Iterable[str], folder: str | os.PathLike = os.curdir):
-        self._patterns = tuple(
-            re.sub(r"^(\./)+(?=.)|(?<=.)/+$", "", pattern) for pattern in patterns
-        )
-        self._folder = PurePath(os.path.abspath(folder))
+        patterns = [re.sub(r"^(\./)+(?=.)", "", pattern) for pattern in patterns]
+        self._skipped = pattern_spec(patterns)
+        self._beside = pattern_spec([p for p in patterns if p.startswith("../")])
+        self._folder = os.path.abspath(folder)
 
     def matches(self, file: str, searched: str | None = None) -> bool:
         """Return whether a file is skipped.
@@ -46,21 +48,22 @@ class Exclude:
             searched: A folder that the file is in, which is not skipped itself; that of
                 the patterns if omitted.
         """
+        folder = self._folder
+        if searched is not None and self.matches(searched):
+            # Patterns then tell of what is in it.
+            folder = os.path.abspath(searched)
         path = PurePath(os.path.abspath(file))
-        top = self._folder if searched is None else PurePath(os.path.abspath(searched))
-        for part in (path, *path.parents) if path.is_relative_to(top) else (path,):
-            if part == top:
-                break
-            names = [part.name]
-            if part.anchor == self._folder.anchor:
-                names.append(PurePath(os.path.relpath(part, self._folder)).as_posix())
-            if any(
-                fnmatch.fnmatchcase(name, pattern)
-                for pattern in self._patterns
-                for name in names
-            ):
-                return True
-        return False
+        end = "/" if os.path.isdir(path) else ""
+        if path == PurePath(folder):
+            return False
+        if path.is_relative_to(folder):
+            return self._skipped.match_file(path.relative_to(folder).as_posix() + end)
+        if self._skipped.match_file(path.name + end):
+            return True
+        if path.anchor != PurePath(folder).anchor:
+            return False
+        name = PurePath(os.path.relpath(path, folder)).as_posix()
+        return self._beside.match_file(name + end)
 
 
 @dataclasses.dataclass

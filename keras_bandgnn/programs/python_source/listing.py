@@ -1,11 +1,12 @@
 """Listing of source files, and their assignment to splits."""
 
-import fnmatch
 import hashlib
 import os
 import pathlib
 import stat
 from collections.abc import Iterable, Iterator
+
+import pathspec
 
 from keras_bandgnn.checks import (
     as_path,
@@ -23,21 +24,29 @@ _BY = ("file", "package")
 PathLike = str | os.PathLike
 
 
-def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
-    last = name.rpartition("/")[2]
-    return any(
-        fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(last, pattern)
-        for pattern in patterns
-    )
+def pattern_spec(patterns: Iterable[str]) -> pathspec.GitIgnoreSpec:
+    """Return what tells files that patterns match, as those of a .gitignore, by name.
+
+    Raises:
+        ValueError: For what is no pattern.
+    """
+    patterns = list(patterns)
+    try:
+        return pathspec.GitIgnoreSpec.from_lines(patterns)
+    except ValueError as error:
+        raise ValueError(
+            "Expected patterns as in .gitignore, such as 'tests' or '*_pb2.py'. "
+            f"Received: {patterns}, {error}."
+        ) from None
 
 
-def _walk(root: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _walk(root: str, skipped: pathspec.GitIgnoreSpec) -> Iterator[tuple[str, str]]:
     for folder, folders, files in os.walk(root, followlinks=False):
         inside = pathlib.PurePath(os.path.relpath(folder, root)).as_posix()
         prefix = "" if inside == "." else inside + "/"
-        folders[:] = [x for x in folders if not _excluded(prefix + x, patterns)]
+        folders[:] = [x for x in folders if not skipped.match_file(f"{prefix}{x}/")]
         for file in files:
-            if file.endswith(".py") and not _excluded(prefix + file, patterns):
+            if file.endswith(".py") and not skipped.match_file(prefix + file):
                 yield os.path.join(folder, file), prefix + file
 
 
@@ -60,11 +69,11 @@ def named_files(
         paths = [paths]
     paths = [as_path("paths", path) for path in sequence("paths", paths, "paths")]
     patterns = [exclude] if isinstance(exclude, str) else exclude
-    patterns = tuple(strings("exclude", patterns))
+    skipped = pattern_spec(strings("exclude", patterns))
     names: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
-            for file, name in _walk(path, patterns):
+            for file, name in _walk(path, skipped):
                 names.setdefault(file, name)
         elif os.path.lexists(path):
             names.setdefault(path, os.path.basename(path))
@@ -85,8 +94,8 @@ def python_files(
 
     Args:
         paths: Folders, searched for `*.py`, and files with any suffix.
-        exclude: `fnmatch` patterns. A file or folder is skipped if its name or its path
-            inside the searched folder (`a/b.py`) matches one.
+        exclude: Patterns of files and folders to skip, as in a .gitignore of the
+            searched folder.
 
     Returns:
         Paths, each once, sorted by their parts.

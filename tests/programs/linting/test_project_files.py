@@ -72,7 +72,8 @@ def test_ignored_files_are_left_out(repository):
         ("src/gen/", ["src/a_pb2.py", "tests/gen/c.py"]),
         ("gen", ["src/a_pb2.py"]),
         ("*_pb2.py", ["src/gen/b.py", "tests/gen/c.py"]),
-        ("src/*.py", ["tests/gen/c.py"]),
+        ("src/*.py", ["src/gen/b.py", "tests/gen/c.py"]),
+        ("src/**/*.py", ["tests/gen/c.py"]),
         ("gen/b.py", ["src/a_pb2.py", "src/gen/b.py", "tests/gen/c.py"]),
     ],
 )
@@ -93,6 +94,19 @@ def test_paths_in_patterns_are_relative_to_one_folder(
     assert names(folder, *files, exclude=[pattern], force=True) == expected
     gen = [name for name in expected if "gen" in name]
     assert names(folder, "src/gen", "tests/gen", exclude=[pattern], force=True) == gen
+
+
+def test_patterns_are_those_of_gitignore(tmp_path):
+    write(tmp_path, src__a="", src__gen__b="", src__gen__c="", tests__a="")
+    assert names(tmp_path, "", exclude=["/src"]) == ["tests/a.py"]
+    assert names(tmp_path, "", exclude=["a.py", "!tests/a.py", "gen"]) == ["tests/a.py"]
+    assert names(tmp_path, "", exclude=["src/*", "!src/gen"]) == [
+        *("src/gen/b.py", "src/gen/c.py", "tests/a.py")
+    ]
+    # A folder that is named itself, although a pattern skips it.
+    assert names(tmp_path, "src/gen", exclude=["src", "c.py"]) == ["src/gen/b.py"]
+    with pytest.raises(ValueError, match="patterns as in .gitignore.*'!'"):
+        Exclude(["!"])
 
 
 def test_of_files_elsewhere_only_the_name_counts(tmp_path):
