@@ -2,11 +2,13 @@
 
 import contextlib
 import contextvars
+import importlib
 from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
 
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.preprocessing.loading.loader import Loader
 
 _WRITERS = (
@@ -49,9 +51,32 @@ _scope = contextvars.ContextVar("replica_group", default=None)
 _MAX_AXES = 4
 
 
-def scope_group() -> "ReplicaGroup | None":
-    """Return the group of the current scope, if there is one."""
-    return _scope.get()
+def active_group() -> "ReplicaGroup":
+    """Return the group of the current scope, which new tasks use.
+
+    A distribution of Keras that is in force is such a scope, too: a `DataParallel`,
+    and on JAX a `ModelParallel`, whose `LayoutMap` shards the weights.
+
+    Raises:
+        ValueError: For a distribution of Keras that tasks cannot use.
+    """
+    distribution = keras.distribution.distribution()
+    group = _scope.get() or distribution
+    if group is None or isinstance(group, ReplicaGroup):
+        return group or ReplicaGroup()
+    if distribution.num_processes > 1 and distribution.auto_shard_dataset:
+        refuse(
+            "auto_shard_dataset",
+            "False with several processes, as tasks shard their graphs over them",
+            True,
+            f"Write {type(distribution).__name__}(..., auto_shard_dataset=False), or "
+            "use keras_bandgnn.distribution.data_parallel()",
+        )
+    backend = keras.backend.backend()
+    module = importlib.import_module(
+        f"keras_bandgnn.distribution.{backend}_data_parallel"
+    )
+    return module.group_of(distribution)
 
 
 class ReplicaGroup:

@@ -4,7 +4,7 @@ import os
 
 from keras_bandgnn import compat
 from keras_bandgnn.data.files import atomic_path, buffered_write
-from keras_bandgnn.distribution.active_group import active_group
+from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.ops.backend import current as backend
 
 

@@ -5,8 +5,11 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.distribution.active_group import active_group
-from keras_bandgnn.distribution.replica_group import ReplicaGroup, callbacks_of
+from keras_bandgnn.distribution.replica_group import (
+    ReplicaGroup,
+    active_group,
+    callbacks_of,
+)
 
 GRAPHS = [
     kb.Graph(n, [0], [n - 1], node={"kind": [0] * n}, label=float(n))
