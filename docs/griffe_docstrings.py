@@ -2,8 +2,8 @@
 
 Doctests stand unindented under "Example:", as in Keras, where Markdown would take
 them for quotations. Shapes, features and the fields of a batch are lines that Markdown
-would join. Classes without a constructor, such as named tuples, get the signature that Python
-gives them.
+would join. Classes without a constructor, such as named tuples, get the signature that
+Python gives them.
 """
 
 import inspect
@@ -75,6 +75,8 @@ def constructor(cls: griffe.Class) -> griffe.Function:
         ]
     elif any("keras" in str(base) for cls in (cls, *cls.mro()) for base in cls.bases):
         parameters += [griffe.Parameter("kwargs", kind=kind.var_keyword)]
+    elif any(str(base).endswith("Error") for base in cls.bases):
+        parameters += [griffe.Parameter("args", kind=kind.var_positional)]
     return griffe.Function("__init__", parameters=griffe.Parameters(*parameters))
 
 

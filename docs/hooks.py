@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: run the tutorials, write their notebooks, typeset formulas.
+"""Hooks of mkdocs: tutorials, the menu of classes, links to guides, formulas.
 
 The tutorials are Markdown with Python, as every page. Building the site runs each in a
 kernel of its own, from top to bottom, and shows what its cells print and draw. The same
@@ -78,8 +78,29 @@ def outputs_of(cell, name: str) -> str:
     return shown
 
 
+def with_classes(entry, folder: Path):
+    """Return an entry of the menu, with the pages of the classes of a package."""
+    if isinstance(entry, list):
+        return [with_classes(item, folder) for item in entry]
+    if not isinstance(entry, dict):
+        return entry
+    ((title, page),) = entry.items()
+    if not isinstance(page, str):
+        return {title: with_classes(page, folder)}
+    if not page.startswith("api/") or not (folder / page).with_suffix("").is_dir():
+        return entry
+    groups = {}
+    for line in (folder / page).read_text().splitlines():
+        if line.startswith("## "):
+            group = groups.setdefault(line.removeprefix("## "), [])
+        elif match := re.match(r"\| \[`(\w+)`\]\((.*?)\)", line):
+            group.append({match[1]: f"api/{match[2]}"})
+    return {title: [page, *({name: pages} for name, pages in groups.items() if pages)]}
+
+
 def on_config(config):
-    """Choose the backend of the tutorials: the first that is installed."""
+    """Complete the menu, and choose the backend of the tutorials."""
+    config.nav = with_classes(config.nav, Path(config.docs_dir))
     backends = ("torch", "jax", "tensorflow")
     installed = [name for name in backends if importlib.util.find_spec(name)]
     if os.environ.get("TUTORIALS") == "0":
@@ -126,8 +147,54 @@ def pictures(files) -> str:
     return shown
 
 
+# Pages that name classes in passing.
+_NO_GUIDES = (
+    *("api", "architecture", "benchmarks", "cheat-sheet", "choices", "coming-from"),
+    *("comparison", "gallery", "index", "public-names", "studies/", "tutorials/"),
+    *("upgrading", "which"),
+)
+CLASS = re.compile(r"api/(layers|models)/(\w+)\.md")
+# What has no links: code, headings, links, formulas and HTML.
+_PLAIN = r"^(`{3,}.*?^`{3,}|#.*?)$|!?\[[^\]]*\]\([^)]*\)|\$\$.*?\$\$|<[^>]*>|``.*?``"
+
+
+def with_links(markdown: str, uri: str, files) -> str:
+    """Return a page that links the first mention of each class to its page."""
+    pages = {}
+    for file in files.documentation_pages():
+        if match := CLASS.fullmatch(file.src_uri):
+            pages[match[2]] = file.src_uri
+    up = "../" * uri.count("/")
+
+    def mention(match) -> str:
+        target = pages.pop(match["name"], None) if match["name"] else None
+        return f"[`{match['name']}`]({up}{target})" if target else match[0]
+
+    return re.sub(_PLAIN + r"|`(?P<name>\w+)`", mention, markdown, flags=re.M | re.S)
+
+
+def guides(name: str, files) -> str:
+    """Return links to the pages that say most of a class."""
+    counts = []
+    for file in files.documentation_pages():
+        if not file.src_uri.startswith(
+            ("api", "public-names", "upgrading", "tutorials/")
+        ):
+            text = file.content_string
+            if count := len(re.findall(rf"\b{name}\b", text)):
+                title = re.search(r"^# (.*)", text, re.M)[1]
+                counts.append((-count, f"[{title}](../../{file.src_uri})"))
+    links = ", ".join(link for _, link in sorted(counts)[:4])
+    return f"\nGuides: {links}.\n" if links else ""
+
+
 def on_page_markdown(markdown, page, config, files):
-    """Insert the outputs of a tutorial, and the link to its notebook."""
+    """Insert links, the outputs of a tutorial, and the link to its notebook."""
+    if match := CLASS.fullmatch(page.file.src_uri):
+        head, mark, reference = markdown.partition("\n::: ")
+        return head + guides(match[2], files) + mark + reference
+    if not page.file.src_uri.startswith(("api", "public-names")):
+        markdown = with_links(markdown, page.file.src_uri, files)
     if page.file.src_uri == "gallery.md" and config.extra["executed"]:
         return markdown.replace("<!-- tutorials -->", pictures(files))
     if not is_tutorial(page.file):

@@ -2,12 +2,15 @@
 
 python docs/names.py
 
-Names come from `__all__` and Keras' registry.
+Layers and the classes of `models` have a page each, in `api/layers/` and `api/models/`,
+which `docs/hooks.py` puts into the menu. Names come from `__all__` and Keras' registry.
 `tests/test_public_api.py` checks that the committed pages are the ones written here.
 """
 
 import importlib
+import inspect
 import re
+import runpy
 from pathlib import Path
 
 import keras
@@ -15,6 +18,7 @@ import keras
 import keras_bandgnn
 
 FOLDER = Path(__file__).parent
+BACKBONES = runpy.run_path(str(FOLDER / "backbones.py"))
 TITLES = {
     "data": "Data",
     "programs": "Program graphs",
@@ -56,10 +60,11 @@ GROUPS = {
         "Plans": ".*",
     },
     "layers": {
-        "Messages and attention": "BandedMessagePassing|Graph(Attention|Convolution)"
+        "Messages and attention": "BandedMessagePassing|.*Convolution|GraphAttention.*"
         "|DualInterleavedAttention|GraphTransformerLayer|AttentionBias|GRUUpdate",
-        "Encoders": ".*Encoder|ElementEmbedding|SignNet",
-        "Readouts": ".*Readout|ReadoutHead|LinkScorer",
+        "Encoders": ".*Encoder|ElementEmbedding|SignNet|HarmonicEncoding",
+        "Norms": ".*Normalization",
+        "Readouts and heads": ".*Readout|ReadoutHead|LinkScorer|CumulativeLink",
         "Molecules and crystals": ".*",
     },
     "models": {
@@ -75,6 +80,8 @@ GROUPS = {
     },
     "tuning": {"Hypermodels": ".*HyperModel", "Searches": ".*"},
 }
+# Packages whose classes have a page each.
+SPLIT = ("layers", "models")
 # Values without a docstring.
 CONSTANTS = {"RELATIONS": "programs.program_graph"}
 # What public functions return, and bases of public classes.
@@ -128,14 +135,51 @@ def place_of(room: str, name: str) -> str:
     return f"{home}.{name}"
 
 
+def has_page(room: str, name: str) -> bool:
+    """Return whether a public name has a page of its own."""
+    package = importlib.import_module(f"keras_bandgnn.{room}")
+    return room in SPLIT and inspect.isclass(getattr(package, name))
+
+
 def link(room: str, name: str) -> str:
     """Return a name with a link to its description."""
+    if has_page(room, name):
+        return f"[`{name}`](api/{room}/{name}.md)"
     return f"[`{name}`](api/{room}.md#{place_of(room, name)})"
 
 
 def reference(places) -> str:
     """Return what mkdocs replaces with the docstrings of some places."""
     return "".join(f"\n::: {place}\n" for place in places)
+
+
+def summary(room: str, name: str) -> str:
+    """Return the first sentence of a docstring, for a cell of a table."""
+    value = getattr(importlib.import_module(f"keras_bandgnn.{room}"), name)
+    first = " ".join(inspect.getdoc(value).partition("\n\n")[0].split())
+    return first.replace("|", "\\|")
+
+
+def class_page(room: str, name: str) -> str:
+    """Return the page of a class."""
+    page = f"# {name}\n\n`keras_bandgnn.{room}.{name}`\n\n"
+    if name in BACKBONES["FIGURES"]:
+        page += BACKBONES["section"](name)
+    page += f"\n::: {place_of(room, name)}\n    options:\n"
+    return page + "      heading: Reference\n      heading_level: 2\n"
+
+
+def section_of(room: str, names: list[str]) -> str:
+    """Return a section of a package: a table of pages, or the docstrings."""
+    with_page = [name for name in names if has_page(room, name)]
+    text = ""
+    if with_page:
+        text += "\n| class | |\n| --- | --- |\n"
+    for name in with_page:
+        text += f"| [`{name}`]({room}/{name}.md) | {summary(room, name)} |\n"
+    return text + reference(
+        place_of(room, name) for name in names if name not in with_page
+    )
 
 
 def package_page(room: str, names: list[str]) -> str:
@@ -145,10 +189,10 @@ def package_page(room: str, names: list[str]) -> str:
     groups = GROUPS.get(room, {"": ".*"})
     for name in names:
         title = next(t for t, names in groups.items() if re.fullmatch(names, name))
-        sections.setdefault(title, []).append(place_of(room, name))
+        sections.setdefault(title, []).append(name)
     for title in [title for title in groups if title in sections]:
         page += f"\n## {title}\n" if title else ""
-        page += reference(sections[title])
+        page += section_of(room, sections[title])
     places = [place_of(room, name) for name in experimental(room)]
     if room == "plans":
         planning = importlib.import_module("keras_bandgnn.planning")
@@ -199,6 +243,9 @@ def pages() -> dict[str, str]:
         names += f"\n## keras_bandgnn.{room}\n\n"
         names += ",\n".join(link(room, name) for name in listed) + "\n"
         packages[f"api/{room}.md"] = package_page(room, listed)
+        for name in listed:
+            if has_page(room, name):
+                packages[f"api/{room}/{name}.md"] = class_page(room, name)
         first = module.__doc__.partition("\n\n")[0]
         api += f"| [{title}](api/{room}.md) | `keras_bandgnn.{room}`: "
         api += f"{' '.join(first.split())} |\n"
@@ -243,6 +290,10 @@ def stubs() -> dict[str, str]:
 if __name__ == "__main__":
     texts = pages() | stubs()
     assert not lost(), f"files name {sorted(lost())}: register them again"
-    (FOLDER / "api").mkdir(exist_ok=True)
+    for room in SPLIT:
+        (FOLDER / "api" / room).mkdir(parents=True, exist_ok=True)
+        for page in (FOLDER / "api" / room).glob("*.md"):
+            if f"api/{room}/{page.name}" not in texts:
+                page.unlink()
     for page, text in texts.items():
         (FOLDER / page).write_text(text)

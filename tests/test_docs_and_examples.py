@@ -23,7 +23,7 @@ from keras_bandgnn.primitives.base import primitive_of
 ROOT = Path(__file__).resolve().parents[1]
 # All but the reference, which `docs/names.py` writes.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PAGES = [page for page in PAGES if page.parent.name != "api"]
+PAGES = [page for page in PAGES if "api" not in page.relative_to(ROOT).parts]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 EXAMPLES += sorted((ROOT / "examples" / "keras_io").glob("*.py"))
 EXAMPLES = [path for path in EXAMPLES if path.name != "tables.py"]

@@ -259,8 +259,21 @@ def test_pages_of_names_are_the_ones_that_the_script_writes():
         assert (DOCS / page).read_text() == text, message
 
 
+def test_the_reference_has_no_page_of_a_name_that_left():
+    pages = {f"api/{p.relative_to(DOCS / 'api')}" for p in (DOCS / "api").rglob("*.md")}
+    assert pages == {page for page in NAMES["pages"]() if page.startswith("api/")}
+
+
+def test_every_backbone_has_its_figure_and_equation():
+    backbones = NAMES["BACKBONES"]
+    names = {n for n in keras_bandgnn.models.__all__ if n.endswith("Backbone")}
+    assert names - set(backbones["WITHOUT"]) == set(backbones["FIGURES"])
+    for path, svg in backbones["drawings"]().items():
+        assert (DOCS / path).read_text() == svg, "run `python docs/backbones.py`"
+
+
 def test_the_reference_has_every_public_name():
-    pages = [DOCS / "api.md", *(DOCS / "api").glob("*.md")]
+    pages = [DOCS / "api.md", *(DOCS / "api").rglob("*.md")]
     text = "\n".join(page.read_text() for page in pages)
     shown = set(re.findall(r"^::: .*?(\w+)$", text, re.M))
     for room in ROOMS[1:]:
