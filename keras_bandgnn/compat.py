@@ -5,15 +5,23 @@ TensorFlow 2.21 and torch 2.13, and where versions differ the code asks for the
 feature; tests/test_compat.py fails if one is removed.
 """
 
+from __future__ import annotations
+
 import contextlib
 import operator
 import re
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import keras
 from keras.src.backend import in_stateless_scope as in_stateless_scope
 from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
+
+from keras_bandgnn import keras_bases
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch
 
 # Attribute of a model that holds the metric "loss".
 LOSS_TRACKER = "_loss_tracker"
@@ -131,10 +139,10 @@ def build_step(model: keras.Model, batch) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-class BuildHooks(keras.Model):
+class BuildHooks(keras_bases.Model):
     """A model that chooses the batch from which Keras builds its variables."""
 
-    def batch_to_build(self, batch):
+    def batch_to_build(self, batch: Batch) -> Batch:
         """Return the batch whose shapes determine the variables."""
         return batch
 

@@ -1,8 +1,10 @@
 """`Graph`: one graph in NumPy, validated and immutable."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +18,11 @@ from keras_bandgnn.arrays import (
     narrowed,
 )
 from keras_bandgnn.checks import mapping, optional, refuse
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Arrays, Labels, Values
 
 LABEL_LEVELS = ("graph", "node", "edge")
 """What labels may belong to."""
@@ -86,19 +93,19 @@ class Graph:
     def __init__(
         self,
         num_nodes: int,
-        senders: Any,
-        receivers: Any,
-        edge_type: Any = None,
-        node: Mapping[str, Any] | None = None,
-        edge: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
-        candidates: Any = None,
-        label: Any = None,
+        senders: ArrayLike,
+        receivers: ArrayLike,
+        edge_type: ArrayLike | None = None,
+        node: Arrays | None = None,
+        edge: Arrays | None = None,
+        context: Arrays | None = None,
+        candidates: ArrayLike | None = None,
+        label: Labels = None,
         label_level: str = "graph",
         slot: int | None = None,
-        info: Mapping[str, Any] | None = None,
-        origin: Any = None,
-        sets: Mapping[str, Mapping[str, Any]] | None = None,
+        info: Values | None = None,
+        origin: ArrayLike | None = None,
+        sets: Mapping[str, Arrays] | None = None,
     ):
         if isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer):
             refuse("num_nodes", "an integer", num_nodes)
@@ -218,7 +225,7 @@ class Graph:
         return plain
 
     @classmethod
-    def unchecked(cls, **fields: Any) -> "Graph":
+    def unchecked(cls, **fields: object) -> Graph:
         """Build a graph from valid fields, without checks."""
         graph = object.__new__(cls)
         for name in ("node", "edge", "context", "info", "sets"):
@@ -229,7 +236,7 @@ class Graph:
         graph._set(**fields)
         return graph
 
-    def replace(self, **changes: Any) -> "Graph":
+    def replace(self, **changes: object) -> Graph:
         """Return a copy with some fields changed; validate the result."""
         fields = {**self._fields(), **changes}
         changed = {"label", "label_level", "candidates"} & set(changes)
@@ -258,7 +265,7 @@ class Graph:
         """The largest edge type plus 1; at least 1."""
         return int(self.edge_type.max()) + 1 if self.num_edges else 1
 
-    def subgraph(self, nodes: Any) -> "Graph":
+    def subgraph(self, nodes: ArrayLike) -> Graph:
         """Return the subgraph induced by `nodes`, in this order.
 
         Node `nodes[k]` becomes node k. Features, candidates, the slot and labels of

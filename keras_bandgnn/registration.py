@@ -4,10 +4,12 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from keras_bandgnn.host_keras import keras
 
 PACKAGE = "keras_bandgnn"
+_Class = TypeVar("_Class")
 # Rooms with classes that saved files name.
 _ROOMS = ("layers", "models", "preprocessing", "training")
 _HINT = "keras.saving.register_keras_serializable(package=...)"
@@ -26,7 +28,7 @@ def _argument_names(cls: type) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind not in kinds)
 
 
-def constructor_arguments(instance, cls: type | None = None) -> dict:
+def constructor_arguments(instance: object, cls: type | None = None) -> dict:
     """Return the arguments of a constructor, from attributes of the same names.
 
     Activations are written by name, lists and dicts are copied.
@@ -44,7 +46,7 @@ def constructor_arguments(instance, cls: type | None = None) -> dict:
     return config
 
 
-def serializable(cls: type) -> type:
+def serializable(cls: type[_Class]) -> type[_Class]:
     """Register a class under `keras_bandgnn>`, with a `get_config`.
 
     It adds the arguments of the constructor, which the class has as attributes of the

@@ -187,7 +187,7 @@ def test_import_after_keras_leaves_what_registers_nothing_for_its_use():
     assert not early, f"import them in the functions that use them: {sorted(early)}"
     # 295 modules took 0.4 s where Python kept no bytecode.
     others = modules - classes
-    assert len(others) <= 150, "a module that registers nothing is imported on use"
+    assert len(others) <= 151, "a module that registers nothing is imported on use"
 
 
 @pytest.mark.every_backend

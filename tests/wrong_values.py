@@ -6,11 +6,15 @@ none", "from 0", "at least 0") or negative ones; "share", "rate" and "probabilit
 at most 1; and a string with a default or with several quoted values is one of them.
 """
 
+import ast
 import collections.abc
+import contextlib
+import functools
 import inspect
 import numbers
 import os
 import re
+import sys
 import types
 import typing
 from collections.abc import Iterator
@@ -19,6 +23,7 @@ import numpy as np
 from docstrings import public
 
 import keras_bandgnn as kb
+from keras_bandgnn import aliases
 
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
 RAGGED = [[1, 0], [1], [0, 1, 0, 1, 0, 0, 1, 1]]
@@ -36,6 +41,37 @@ def options(annotation) -> list:
     ):
         return [o for each in typing.get_args(annotation) for o in options(each)]
     return [type(None) if annotation is None else annotation]
+
+
+@functools.cache
+def names_of_types(module: str) -> dict[str, object]:
+    """What annotations of a module may name: its own names, and those for checkers.
+
+    Of an alias, which may be a union of anything, only the name is known.
+    """
+    names = dict(vars(sys.modules[module]))
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for line in node.body:
+                # Other libraries need not be installed.
+                with contextlib.suppress(ImportError):
+                    exec(ast.unparse(line), names)
+    opaque = {*aliases.__annotations__, "ArrayLike"}
+    names |= {name: typing.Any for name in opaque if name in names}
+    return names | ({"FilePath": str | os.PathLike} if "FilePath" in opaque else {})
+
+
+def resolved(function, annotation):
+    """An annotation as types, for modules whose annotations are text."""
+    if not isinstance(annotation, str):
+        return annotation
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if inspect.isclass(function):
+        function = function.__init__
+    try:
+        return eval(annotation, names_of_types(function.__module__))
+    except (NameError, AttributeError):
+        return typing.Any
 
 
 def like(value) -> list:
@@ -172,9 +208,8 @@ def wrong_values(function, parameter: inspect.Parameter, value) -> Iterator:
         parameter: The parameter.
         value: Its value in an example, `Parameter.empty` where that has none.
     """
-    untyped = (parameter.empty, typing.Any)
-    kinds = options(parameter.annotation)
-    if parameter.annotation in untyped:
+    kinds = options(resolved(function, parameter.annotation))
+    if {parameter.empty, typing.Any} & {*kinds}:
         kinds = like(value)
     if not kinds:
         yield 3

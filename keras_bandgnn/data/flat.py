@@ -1,8 +1,10 @@
 """`FlatGraphs`: many graphs as flat arrays, the input format of batching."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +29,11 @@ from keras_bandgnn.data.flat_columns import (
 )
 from keras_bandgnn.data.flat_columns import gather_rows as gather_rows
 from keras_bandgnn.graph import EDGE_SETS, LABEL_LEVELS, Graph
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Arrays, Labels
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
@@ -115,23 +122,23 @@ class FlatGraphs(Sequence):
 
     def __init__(
         self,
-        num_nodes: Any,
-        num_edges: Any,
-        senders: Any,
-        receivers: Any,
-        edge_type: Any = None,
-        node: Mapping[str, Any] | None = None,
-        edge: Mapping[str, Any] | None = None,
-        context: Mapping[str, Any] | None = None,
-        candidates: Any = None,
-        num_candidates: Any = None,
-        label: Any = None,
+        num_nodes: ArrayLike,
+        num_edges: ArrayLike,
+        senders: ArrayLike,
+        receivers: ArrayLike,
+        edge_type: ArrayLike | None = None,
+        node: Arrays | None = None,
+        edge: Arrays | None = None,
+        context: Arrays | None = None,
+        candidates: ArrayLike | None = None,
+        num_candidates: ArrayLike | None = None,
+        label: Labels = None,
         label_level: str = "graph",
-        slot: Any = None,
-        origin: Any = None,
+        slot: ArrayLike | None = None,
+        origin: ArrayLike | None = None,
         info: Sequence[Mapping] | None = None,
-        sets: Mapping[str, Mapping[str, Any]] | None = None,
-        set_rows: Mapping[str, Any] | None = None,
+        sets: Mapping[str, Arrays] | None = None,
+        set_rows: Arrays | None = None,
     ):
         if label_level not in LABEL_LEVELS:
             refuse("label_level", "'graph', 'node' or 'edge'", label_level)
@@ -209,14 +216,14 @@ class FlatGraphs(Sequence):
     @classmethod
     def from_columns(
         cls, columns: dict[str, np.ndarray], info: Sequence | None = None
-    ) -> "FlatGraphs":
+    ) -> FlatGraphs:
         """Build from trusted columns of the dtypes and names of `columns()`."""
         flat = object.__new__(cls)
         flat._set(columns, info)
         return flat
 
     @classmethod
-    def from_graphs(cls, graphs: Iterable[Graph]) -> "FlatGraphs":
+    def from_graphs(cls, graphs: Iterable[Graph]) -> FlatGraphs:
         """Concatenate graphs that have the same features.
 
         Raises:
@@ -267,7 +274,7 @@ class FlatGraphs(Sequence):
         return cls.from_columns(sorted_by_receiver(merged), info)
 
     @classmethod
-    def concatenate(cls, parts: Sequence["FlatGraphs"]) -> "FlatGraphs":
+    def concatenate(cls, parts: Sequence[FlatGraphs]) -> FlatGraphs:
         """Concatenate several `FlatGraphs`; skip parts without graphs."""
         parts = sequence("parts", parts, "a list of FlatGraphs")
         for number, part in enumerate(parts):
@@ -304,14 +311,14 @@ class FlatGraphs(Sequence):
         cuts = np.unique(cuts).tolist()
         return list(zip(cuts[:-1], cuts[1:], strict=True))
 
-    def pieces(self, num_edges: int) -> list["FlatGraphs"]:
+    def pieces(self, num_edges: int) -> list[FlatGraphs]:
         """Return the graphs in pieces of about `num_edges` edges each."""
         ranges = self.ranges(num_edges)
         if len(ranges) == 1:
             return [self]
         return [self.take(np.arange(low, high)) for low, high in ranges]
 
-    def take(self, indices: Any) -> "FlatGraphs":
+    def take(self, indices: ArrayLike) -> FlatGraphs:
         """Return the graphs at `indices` (with repeats), without a Python loop.
 
         Raises:

@@ -79,7 +79,7 @@ class NodePairs:
     def __len__(self) -> int:
         return len(self.senders)
 
-    def take(self, index) -> "NodePairs":
+    def take(self, index: np.ndarray | slice) -> "NodePairs":
         """Return some of the pairs.
 
         Args:

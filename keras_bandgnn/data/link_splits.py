@@ -1,6 +1,8 @@
 """Splits of a graph's edges, drawn or as masks say, and their checks."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,6 +28,9 @@ from keras_bandgnn.data.identity import (
 )
 from keras_bandgnn.data.link_ends import LinkEnds, NodePairs, is_undirected
 from keras_bandgnn.graph import EdgeSet, Graph
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Pairs
 
 # Edge features of the parts of a split.
 MASKS = ("train_mask", "valid_mask", "test_mask")
@@ -406,7 +411,7 @@ def with_edges(graph: Graph, keep: np.ndarray) -> Graph:
 
 
 def check_leaks(
-    graph: Graph, pairs, undirected: bool = True, edge_set: EdgeSet | None = None
+    graph: Graph, pairs: Pairs, undirected: bool = True, edge_set: EdgeSet | None = None
 ) -> None:
     """Raise a ValueError if a pair to predict is among the edges of a graph.
 

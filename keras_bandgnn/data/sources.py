@@ -3,12 +3,14 @@
 The type of a source is recognised by its methods, without importing any library.
 """
 
+from __future__ import annotations
+
 import inspect
 import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -23,6 +25,9 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Graphs
 
 SAMPLE = 64
 """Number of elements from which the level of each attribute is inferred."""
@@ -201,7 +206,7 @@ def _merge_graphs(chunk: list[Graph], start: int, spec: dict | None) -> FlatGrap
         raise
 
 
-def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
+def graphs_of(source: Graphs, progress: bool = True) -> Iterator[Graph]:
     """Yield the graphs of a source, one at a time.
 
     Sources: a list of graphs, `FlatGraphs` or an open store; a generator, or a function

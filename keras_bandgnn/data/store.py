@@ -1,10 +1,12 @@
 """`GraphStore`: graphs on disk, memory-mapped for random access."""
 
+from __future__ import annotations
+
 import operator
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,8 +30,11 @@ from keras_bandgnn.data.store_files import (
 )
 from keras_bandgnn.graph import Graph
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def open_store(path: str | os.PathLike) -> "GraphStore":
+
+def open_store(path: str | os.PathLike) -> GraphStore:
     """Open a store written by `write_store` or `StoreWriter`.
 
     Reads only the description and the sizes. Shards are memory-mapped on first use,
@@ -54,7 +59,7 @@ def open_store(path: str | os.PathLike) -> "GraphStore":
 class _Shards(Sequence):
     """The non-empty shards, verified and memory-mapped on first use."""
 
-    def __init__(self, store: "GraphStore", units: list[dict]):
+    def __init__(self, store: GraphStore, units: list[dict]):
         self._store = weakref.proxy(store)
         self._units = units
         self._mapped: list[FlatGraphs | None] | None = [None] * len(units)
@@ -127,7 +132,7 @@ class GraphStore(Sequence):
                 )
         return shard
 
-    def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
+    def locate(self, indices: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """Return the shard of each graph and its row in the shard, both int64 [m].
 
         Raises:
@@ -137,7 +142,7 @@ class GraphStore(Sequence):
         shard = np.searchsorted(self._starts, indices, side="right") - 1
         return shard, indices - self._starts[shard]
 
-    def take(self, indices: Any) -> FlatGraphs:
+    def take(self, indices: ArrayLike) -> FlatGraphs:
         """Copy the graphs at `indices`, in this order, into one `FlatGraphs`.
 
         Raises:
@@ -168,7 +173,7 @@ class GraphStore(Sequence):
         """Close the files; graphs returned before stay valid."""
         self.shards.close()
 
-    def __enter__(self) -> "GraphStore":
+    def __enter__(self) -> GraphStore:
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -1,5 +1,7 @@
 """`StoreWriter` and `write_store`: atomic and resumable writing of stores."""
 
+from __future__ import annotations
+
 import contextlib
 import hashlib
 import itertools
@@ -10,7 +12,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +54,9 @@ from keras_bandgnn.data.store_files import (
     write_shard,
 )
 from keras_bandgnn.graph import Graph
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Values
 
 
 def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dict:
@@ -230,7 +235,7 @@ def write_store(
     graphs: Iterable[Graph],
     *,
     shard_size: int = 1024,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Values | None = None,
     overwrite: bool = False,
 ) -> GraphStore:
     """Write graphs to a store, a directory of memory-mappable shards.
@@ -318,8 +323,8 @@ class StoreWriter:
         self,
         path: str | os.PathLike,
         *,
-        fingerprint: Mapping[str, Any],
-        metadata: Mapping[str, Any] | None = None,
+        fingerprint: Values,
+        metadata: Values | None = None,
         overwrite: bool = False,
         restart: bool = False,
     ):
@@ -351,7 +356,7 @@ class StoreWriter:
         """The report of each finished unit."""
         return [unit["report"] for unit in self._units]
 
-    def add(self, graphs: Iterable[Graph], report: Any = None) -> None:
+    def add(self, graphs: Iterable[Graph], report: object = None) -> None:
         """Write the next unit; it is durable when this returns.
 
         Args:
@@ -367,7 +372,7 @@ class StoreWriter:
         self._check(flat.spec() if len(flat) else None)
         self.take(write_piece(self.partial, flat, report))
 
-    def take(self, piece: Mapping[str, Any]) -> None:
+    def take(self, piece: Values) -> None:
         """Add a piece as the next unit; it is durable when this returns.
 
         Args:
@@ -461,7 +466,7 @@ class StoreWriter:
         shutil.rmtree(self.partial, ignore_errors=True)
         self.close()
 
-    def __enter__(self) -> "StoreWriter":
+    def __enter__(self) -> StoreWriter:
         return self
 
     def __exit__(self, *error: Any) -> None:

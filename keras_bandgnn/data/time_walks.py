@@ -1,6 +1,9 @@
 """`walk_time`: windows of time one after the other, as a model meets them in use."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,10 +12,13 @@ from keras_bandgnn.data.link_ends import LinkEnds, NodePairs
 from keras_bandgnn.data.link_splits import edge_times, edges_before
 from keras_bandgnn.graph import EdgeSet, Graph
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Pairs
+
 
 def walk_time(
     graph: Graph,
-    pairs,
+    pairs: Pairs,
     steps: int = 10,
     edge_set: EdgeSet | None = None,
     age: bool = False,

@@ -1,15 +1,24 @@
 """`data_parallel`: data-parallel training on several devices."""
 
+from __future__ import annotations
+
 import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 
 from keras_bandgnn.checks import optional, positive_int, positive_number, strings
 
+if TYPE_CHECKING:
+    from keras_bandgnn.distribution.replica_group import ReplicaGroup
+
 
 def data_parallel(
-    devices=None, supergraphs: int | None = None, timeout: float | None = None
-):
+    devices: Sequence[str] | int | None = None,
+    supergraphs: int | None = None,
+    timeout: float | None = None,
+) -> ReplicaGroup:
     """Return a distribution in which each device trains on separate supergraphs.
 
     Create, compile and train a task inside its scope. The same script runs on one

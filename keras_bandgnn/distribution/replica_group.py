@@ -1,15 +1,24 @@
 """`ReplicaGroup`: the devices that train a task, on any backend."""
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, FilePath, Graphs, Tensor
+    from keras_bandgnn.models.graph_model import GraphModel
+    from keras_bandgnn.primitives.plan import Plan
 
 _WRITERS = (
     keras.callbacks.CSVLogger,
@@ -51,7 +60,7 @@ _scope = contextvars.ContextVar("replica_group", default=None)
 _MAX_AXES = 4
 
 
-def active_group() -> "ReplicaGroup":
+def active_group() -> ReplicaGroup:
     """Return the group of the current scope, which new tasks use.
 
     A distribution of Keras that is in force is such a scope, too: a `DataParallel`,
@@ -143,7 +152,7 @@ class ReplicaGroup:
             "num_hosts": self.num_hosts,
         }
 
-    def check(self, data) -> None:
+    def check(self, data: object) -> None:
         """Raise a ValueError if a loader does not shard its graphs over the hosts.
 
         Args:
@@ -166,7 +175,7 @@ class ReplicaGroup:
                 "or pass these arguments to GraphLoader."
             )
 
-    def check_task(self, task) -> None:
+    def check_task(self, task: GraphModel) -> None:
         """Raise a ValueError for a task that these devices cannot share."""
 
     # Methods that differ between backends.
@@ -174,7 +183,7 @@ class ReplicaGroup:
     # Whether plans may have a `ReceptiveField`.
     takes_schedules = True
 
-    def auto_plan(self, task, graphs=None):
+    def auto_plan(self, task: GraphModel, graphs: Graphs | None = None) -> Plan | None:
         """Return the plan of a task's loaders; None for the cheapest one.
 
         Args:
@@ -184,21 +193,25 @@ class ReplicaGroup:
         del graphs
         return task.backbone.auto_plan()
 
-    def data(self, task, loader: Loader):
+    def data(self, task: GraphModel, loader: Loader) -> object:
         """Return a loader in the form for `fit` and `evaluate`."""
         del task
         return loader
 
-    def train_step(self, task, *args):
+    def train_step(
+        self, task: GraphModel, *args: Batch | tuple
+    ) -> dict[str, Tensor] | None:
         """Run a training step; None to use the step of Keras."""
 
-    def test_step(self, task, *args):
+    def test_step(
+        self, task: GraphModel, *args: Batch | tuple
+    ) -> dict[str, Tensor] | None:
         """Run an evaluation step; None to use the step of Keras."""
 
-    def plain_batch(self, task):
+    def plain_batch(self, task: GraphModel) -> Batch | None:
         """Return a batch in the layout of one device, to build the task."""
 
-    def stateless_call(self, task, call):
+    def stateless_call(self, task: GraphModel, call: Callable) -> Callable:
         """Return the stateless call of a task over all devices (JAX).
 
         Args:
@@ -208,7 +221,7 @@ class ReplicaGroup:
         del task
         return call
 
-    def share(self, mean, weight):
+    def share(self, mean: Tensor, weight: Tensor) -> Tensor:
         """Rescale a mean so that its average over devices is the mean of all entries.
 
         Args:
@@ -218,11 +231,11 @@ class ReplicaGroup:
         del weight
         return mean
 
-    def total(self, loss):
+    def total(self, loss: Tensor) -> Tensor:
         """Rescale a sum so that its average over devices is the sum over devices."""
         return loss
 
-    def predict_on_batch(self, task, x):
+    def predict_on_batch(self, task: GraphModel, x: Batch) -> np.ndarray:
         """Return the output of a task for a batch of this host, as an array."""
         return keras.ops.convert_to_numpy(task.predict_on_batch(x))
 
@@ -232,11 +245,11 @@ class ReplicaGroup:
 
     # Methods derived from these.
 
-    def local_only(self):
+    def local_only(self) -> AbstractContextManager:
         """Return a context for work of this process only."""
         return contextlib.nullcontext()
 
-    def load_weights(self, task, path) -> None:
+    def load_weights(self, task: GraphModel, path: FilePath) -> None:
         """Load weights and optimizer state on all hosts from a file of the main host.
 
         Args:
@@ -261,7 +274,7 @@ class ReplicaGroup:
         # A dtype that every backend can sum.
         return bytes(self.sum_hosts(padded.astype(np.int32)).astype(np.uint8))
 
-    def same_weights(self, task, optimizer: bool = False) -> None:
+    def same_weights(self, task: GraphModel, optimizer: bool = False) -> None:
         """Copy the weights of the main host to all hosts.
 
         Args:

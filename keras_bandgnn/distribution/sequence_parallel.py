@@ -1,16 +1,24 @@
 """`sequence_parallel`: supergraphs sharded over several devices."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import keras
 
 from keras_bandgnn.checks import optional, positive_int, strings
+
+if TYPE_CHECKING:
+    from keras_bandgnn.distribution.replica_group import ReplicaGroup
 
 
 def sequence_parallel(
     sequence: int,
     batch: int | None = None,
-    devices=None,
+    devices: Sequence[str] | int | None = None,
     supergraphs: int | None = None,
-):
+) -> ReplicaGroup:
     """Return a distribution in which devices share each supergraph's nodes (JAX).
 
     Each device holds the states of N / sequence consecutive nodes. Per step, banded

@@ -1,8 +1,10 @@
 """`attention`: the share of the head's inputs that came along each edge."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -18,6 +20,9 @@ from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
 )
 from keras_bandgnn.models.inspection import AttentionWeights, attention_weights
 from keras_bandgnn.models.task import Task
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data
 
 
 class HeadReading(Probe):
@@ -45,7 +50,7 @@ class HeadReading(Probe):
 
 def attention(
     task: Task,
-    graphs: Any,
+    graphs: Data,
     target: int | Sequence[int] | None = None,
     index: int | Sequence[int] | None = None,
 ) -> list[Explanation | None]:

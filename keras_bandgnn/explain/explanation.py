@@ -1,13 +1,19 @@
 """`Explanation`: scores of the nodes and edges behind a prediction for one graph."""
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bandgnn.checks import fraction, one_of
 from keras_bandgnn.explain.drawing import draw, source_text
 from keras_bandgnn.graph import Graph
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
 
 LEVELS = ("edge", "node")
 
@@ -91,7 +97,9 @@ class Explanation:
         out[np.argsort(-size, kind="stable")[: int(np.ceil(share * len(size)))]] = True
         return out & (size > 0)
 
-    def plot(self, kind: str = "auto", share: float | None = None):
+    def plot(
+        self, kind: str = "auto", share: float | None = None
+    ) -> matplotlib.figure.Figure:
         """Draw the graph with the scores of its nodes and edges.
 
         Args:

@@ -1,8 +1,10 @@
 """`saliency` and `integrated_gradients`: explanations from gradients of the output."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -15,6 +17,9 @@ from keras_bandgnn.explain.probe import EDGE, Probe
 from keras_bandgnn.explain.request import ExplanationRequest, explanations, run_program
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import TaskProgram
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data
 
 # Pieces of the path that are tried before an error of the sum is accepted. Each kink
 # (ReLU) that a piece has costs a share of its length, so errors fall as pieces do.
@@ -128,7 +133,7 @@ class IntegratedGradients(Probe):
 
 def saliency(
     task: Task,
-    graphs: Any,
+    graphs: Data,
     target: int | Sequence[int] | None = None,
     index: int | Sequence[int] | None = None,
     times_input: bool = False,
@@ -179,7 +184,7 @@ def saliency(
 
 def integrated_gradients(
     task: Task,
-    graphs: Any,
+    graphs: Data,
     target: int | Sequence[int] | None = None,
     index: int | Sequence[int] | None = None,
     steps: int = 64,

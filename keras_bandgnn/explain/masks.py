@@ -1,7 +1,9 @@
 """`gnn_explainer`: masks of edges and features, trained to keep a prediction."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from keras import ops
@@ -13,6 +15,9 @@ from keras_bandgnn.explain.gradients import by_name
 from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
 from keras_bandgnn.explain.request import ExplanationRequest, explanations
 from keras_bandgnn.models.task import Task
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data
 
 # Weights of the loss, in this order.
 _TERMS = ("edge_size", "edge_entropy", "feature_size", "feature_entropy")
@@ -188,7 +193,7 @@ class MaskTraining(Probe):
 
 def gnn_explainer(
     task: Task,
-    graphs: Any,
+    graphs: Data,
     target: int | Sequence[int] | None = None,
     index: int | Sequence[int] | None = None,
     steps: int = 200,

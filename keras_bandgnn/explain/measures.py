@@ -1,7 +1,9 @@
 """How good explanations are: fidelity, known motifs, and a check of their sanity."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -20,6 +22,9 @@ from keras_bandgnn.explain.probe import EDGE, Probe, output_kind, run_probe
 from keras_bandgnn.explain.request import ExplanationRequest, run_program
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import compiled
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data
 
 
 class Masked(Probe):
@@ -264,11 +269,11 @@ def ground_truth_auc(
 
 def randomization_check(
     task: Task,
-    graphs: Any,
+    graphs: Data,
     method: Callable,
     level: str = "edge",
     seed: int = 0,
-    **options,
+    **options: object,
 ) -> np.ndarray:
     """Return how alike explanations of the task and of one that knows nothing are.
 

@@ -1,8 +1,13 @@
 """`AttentionBias`: biases of attention by distance, type of edge and token."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import batch_part
@@ -10,9 +15,12 @@ from keras_bandgnn.ops.lookup import LookedUp
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+
 
 @serializable
-class AttentionBias(keras.layers.Layer):
+class AttentionBias(keras_bases.Layer):
     """Learned bias per head for each shortest-path distance and edge type.
 
         bias_ij = b[distance(j, i)] + c[type(j -> i)] - b[far] - c[no edge]
@@ -59,7 +67,7 @@ class AttentionBias(keras.layers.Layer):
         max_distance: int = 1,
         num_edge_types: int = 1,
         use_tokens: bool = False,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -68,7 +76,7 @@ class AttentionBias(keras.layers.Layer):
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_tokens = boolean("use_tokens", use_tokens)
 
-    def build(self, batch_shape=None):
+    def build(self, batch_shape: BatchShape | None = None) -> None:
         """Build b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""
 
         def table(name, rows):
@@ -84,7 +92,9 @@ class AttentionBias(keras.layers.Layer):
             self.tokens = table("tokens", 1)
         self.built = True
 
-    def call(self, batch, as_table=False):
+    def call(
+        self, batch: Batch, as_table: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the biases of edges, of nodes themselves and of tokens.
 
         Args:
@@ -131,7 +141,7 @@ class AttentionBias(keras.layers.Layer):
             return LookedUp(distances[1] + types, kinds)
         return LookedUp(distances, steps).added(LookedUp(types, kinds))
 
-    def compute_output_shape(self, batch_shape):
+    def compute_output_shape(self, batch_shape: BatchShape) -> tuple[Shape | None, ...]:
         """[G, E, K], [K], and [K] or None."""
         edge_shape = batch_part(batch_shape, "edge", "layer(batch)")
         heads = (self.num_heads,)

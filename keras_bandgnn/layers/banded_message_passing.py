@@ -1,5 +1,9 @@
 """`BandedMessagePassing`: the typed linear messages of a GGNN."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 
 from keras_bandgnn import primitives
@@ -13,6 +17,9 @@ from keras_bandgnn.layers.batch_layer import (
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -69,7 +76,7 @@ class BandedMessagePassing(BatchLayer):
         use_bias: bool = True,
         dropout: float = 0.0,
         reduce: str = "sum",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -81,7 +88,7 @@ class BandedMessagePassing(BatchLayer):
         # === Layers ===
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the kernel [P, H, U] and the bias [P, U]."""
         if len(states_shape) != 3 or states_shape[-1] is None:
             raise ValueError(
@@ -105,7 +112,7 @@ class BandedMessagePassing(BatchLayer):
             )
         self.built = True
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan on the device, once for several calls on one batch.
 
         Args:
@@ -117,7 +124,7 @@ class BandedMessagePassing(BatchLayer):
         node = batch_part(batch, "node", "layer.prepare(batch)")
         return self._prepared(batch, keras.ops.shape(node["mask"])[1])
 
-    def prepare_plan(self, plan, num_nodes: int):
+    def prepare_plan(self, plan: Batch, num_nodes: int) -> Batch:
         """Prepare a plan, such as that of a step of a schedule; see `prepare`.
 
         Args:
@@ -136,7 +143,7 @@ class BandedMessagePassing(BatchLayer):
             self.reduce,
         )
 
-    def call(self, states, batch, training=False):
+    def call(self, states: Tensor, batch: Batch, training: bool = False) -> Tensor:
         """Return the incoming messages of every node."""
         plan = batch
         if not is_prepared(batch):
@@ -147,6 +154,8 @@ class BandedMessagePassing(BatchLayer):
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
         return primitives.propagate(plan, states, kernel, bias, self.reduce)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,15 +1,21 @@
 """`BatchLayer`: a layer that is called with node states and the batch."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-import keras
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from keras import ops
 
-from keras_bandgnn import primitives
+from keras_bandgnn import keras_bases, primitives
 from keras_bandgnn.batch import STATE_ROW, explained
 from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 _MISSING = object()
 # A batch has one of them; a prepared plan, which stands for a batch, has "parts".
@@ -33,7 +39,7 @@ def target_edges(edge: Mapping) -> Mapping:
     return {**edge, "type": ops.maximum(target - 1, 0), "mask": mask}
 
 
-class BatchLayer(keras.layers.Layer):
+class BatchLayer(keras_bases.Layer):
     """A layer that is called as `layer(states, batch, ...)`.
 
     `batch` is the batch of a loader, or the result of the layer's `prepare(batch)`.
@@ -53,7 +59,7 @@ class BatchLayer(keras.layers.Layer):
     # sets it anew.
     takes_lookups = False
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         """Call the layer; see `call`."""
         batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
         if self.takes_states and batch is not _MISSING:
@@ -66,11 +72,13 @@ class BatchLayer(keras.layers.Layer):
                 kwargs["batch"] = read
         return super().__call__(*args, **kwargs)
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that several layers share."""
         return batch
 
-    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+    def check_weights(
+        self, graphs: FlatGraphs, edge_weight: str, first: int = 0
+    ) -> None:
         """Raise a ValueError if the layer cannot use weights of edges.
 
         Args:

@@ -1,11 +1,18 @@
 """`MaskedBatchNormalization`: batch normalisation over the real rows of a batch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_number
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 LEVELS = ("node", "edge")
 
@@ -63,7 +70,7 @@ class MaskedBatchNormalization(BatchLayer):
         center: bool = True,
         scale: bool = True,
         level: str = "node",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -76,7 +83,7 @@ class MaskedBatchNormalization(BatchLayer):
         self.takes_states = self.level == "node"
         self.reads = {self.level: ("mask",)}
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build gamma, beta and the moving averages, each [H]."""
         shape = (states_shape[-1],)
         self.gamma = self.beta = None
@@ -94,7 +101,7 @@ class MaskedBatchNormalization(BatchLayer):
         )
         self.built = True
 
-    def call(self, states, batch, training=False):
+    def call(self, states: Tensor, batch: Batch, training: bool = False) -> Tensor:
         """Return the normalised states, and update the moving averages in training."""
         rows = ops.cast(states, "float32")
         scale, shift = (
@@ -159,6 +166,8 @@ class MaskedBatchNormalization(BatchLayer):
     def _averages(self) -> tuple:
         return self.moving_mean, self.moving_variance
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """That of the states."""
         return tuple(states_shape)

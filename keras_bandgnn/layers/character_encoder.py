@@ -1,14 +1,22 @@
 """`CharacterEncoder`: a label as the maximum over a small character convolution."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
+
 
 @serializable
-class CharacterEncoder(keras.layers.Layer):
+class CharacterEncoder(keras_bases.Layer):
     """Embeds the characters of a label, convolves and takes the maximum.
 
     Args:
@@ -41,7 +49,7 @@ class CharacterEncoder(keras.layers.Layer):
         num_characters: int = num_codes,
         embedding_dim: int = 16,
         kernel_size: int = 3,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -56,7 +64,7 @@ class CharacterEncoder(keras.layers.Layer):
         )
         self.convolution = keras.layers.Dense(self.units, dtype=policy)
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         """Build the embedding and the filters."""
         if input_shape[-1] is None or input_shape[-1] < self.kernel_size:
             raise ValueError(
@@ -68,7 +76,7 @@ class CharacterEncoder(keras.layers.Layer):
         self.convolution.build((*input_shape[:-1], width))
         self.built = True
 
-    def call(self, codes):
+    def call(self, codes: Tensor) -> Tensor:
         """Return one vector per label."""
         letters = self.embedding(codes) * ops.cast(
             ops.expand_dims(codes > 0, -1), self.compute_dtype
@@ -79,6 +87,6 @@ class CharacterEncoder(keras.layers.Layer):
         )
         return ops.max(ops.relu(self.convolution(windows)), axis=-2)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """[..., units]."""
         return (*input_shape[:-1], self.units)

@@ -1,17 +1,24 @@
 """`ContinuousFilter`: the filters of SchNet, as functions of edges."""
 
-import keras
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 from keras_bandgnn.ops.sparse import filtered_sum
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
+
 
 @serializable
-class ContinuousFilter(keras.layers.Layer):
+class ContinuousFilter(keras_bases.Layer):
     """One filter per edge, from two layers.
 
         w_e = f_e s(W_3 s(W_2 e))
@@ -46,7 +53,11 @@ class ContinuousFilter(keras.layers.Layer):
     splits_sequences = False
 
     def __init__(
-        self, units: int, use_bias: bool = False, activate_output: bool = True, **kwargs
+        self,
+        units: int,
+        use_bias: bool = False,
+        activate_output: bool = True,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -65,20 +76,27 @@ class ContinuousFilter(keras.layers.Layer):
             **options,
         )
 
-    def build(self, edges_shape):
+    def build(self, edges_shape: Shape) -> None:
         """Build the two layers."""
         self.hidden_dense.build(edges_shape)
         self.output_dense.build((None, None, self.units))
         self.built = True
 
-    def call(self, edges, factor=None):
+    def call(self, edges: Tensor, factor: Tensor | None = None) -> Tensor:
         """Return one filter per edge."""
         filters = self.output_dense(self.hidden_dense(edges))
         if factor is None:
             return filters
         return filters * ops.expand_dims(factor, -1)
 
-    def convolve(self, sent, edges, edge, factor=None, equal=None):
+    def convolve(
+        self,
+        sent: Tensor,
+        edges: Tensor,
+        edge: Batch,
+        factor: Tensor | None = None,
+        equal: bool | None = None,
+    ) -> Tensor:
         """Sum of the filtered states of the senders of each node.
 
         Args:
@@ -105,6 +123,6 @@ class ContinuousFilter(keras.layers.Layer):
             messages, edge["receiver"], ops.shape(sent)[1], is_sorted=True
         )
 
-    def compute_output_shape(self, edges_shape):
+    def compute_output_shape(self, edges_shape: Shape) -> Shape:
         """[G, E, F]."""
         return (*edges_shape[:-1], self.units)

@@ -1,17 +1,23 @@
 """`CosineCutoff`: a factor that decays smoothly to 0 at the cutoff."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
 
-from keras_bandgnn import checks
+from keras_bandgnn import checks, keras_bases
 from keras_bandgnn.arrays import cutoff_table
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Config, LayerOptions, Shape, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class CosineCutoff(keras.layers.Layer):
+class CosineCutoff(keras_bases.Layer):
     """Edge factor that decays from 1 at distance 0 to 0 at the cutoff.
 
         f(d) = (cos(pi d / r_c) + 1) / 2  for d < r_c, else 0
@@ -50,14 +56,14 @@ class CosineCutoff(keras.layers.Layer):
         self,
         cutoff: float,
         element_cutoffs: Mapping[int, float] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
         self.cutoff = checks.positive_number("cutoff", cutoff)
         self.element_cutoffs = checks.element_cutoffs(element_cutoffs, self.cutoff)
 
-    def limits(self, batch):
+    def limits(self, batch: Batch) -> Tensor | None:
         """Return r_c of each edge of a batch, float [G, E]; None without elements.
 
         Args:
@@ -75,11 +81,11 @@ class CosineCutoff(keras.layers.Layer):
         first, second = (ops.take_along_axis(radius, end, axis=1) for end in ends)
         return (first + second) / 2
 
-    def build(self, distances_shape, limits_shape=None):
+    def build(self, distances_shape: Shape, limits_shape: Shape | None = None) -> None:
         """There are no weights."""
         self.built = True
 
-    def call(self, distances, limits=None):
+    def call(self, distances: Tensor, limits: Tensor | None = None) -> Tensor:
         """Return the factors."""
         limits = self.cutoff if limits is None else limits
         factors = 0.5 * (ops.cos(distances * (math.pi / limits)) + 1.0)
@@ -87,11 +93,13 @@ class CosineCutoff(keras.layers.Layer):
         factors = ops.where(distances >= limits, 0.0, factors)
         return ops.cast(factors, self.compute_dtype)
 
-    def compute_output_shape(self, distances_shape, limits_shape=None):
+    def compute_output_shape(
+        self, distances_shape: Shape, limits_shape: Shape | None = None
+    ) -> Shape:
         """[...]."""
         return tuple(distances_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         config = {**super().get_config(), "cutoff": self.cutoff}
         if self.element_cutoffs is not None:

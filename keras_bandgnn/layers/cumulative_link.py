@@ -1,15 +1,22 @@
 """`CumulativeLink`: from a score to log probabilities of ordered classes."""
 
-import keras
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
+
 
 @serializable
-class CumulativeLink(keras.layers.Layer):
+class CumulativeLink(keras_bases.Layer):
     """Log probabilities of C ordered classes, from one score.
 
         P(y > k) = sigmoid(s - t_k),  t_0 < t_1 < ... < t_{C-2}
@@ -40,6 +47,7 @@ class CumulativeLink(keras.layers.Layer):
         share weights in the same way, and train on the sum of C - 1 binary losses.
 
     Example:
+    >>> import keras
     >>> logs = keras.ops.convert_to_numpy(CumulativeLink(4)(keras.ops.zeros((1, 1))))
     >>> np.exp(logs[0]).round(4).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -47,12 +55,12 @@ class CumulativeLink(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, num_classes: int, **kwargs):
+    def __init__(self, num_classes: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
         self.num_classes = positive_int("num_classes", num_classes, minimum=2)
 
-    def build(self, scores_shape=None):
+    def build(self, scores_shape: Shape | None = None) -> None:
         """Build the thresholds."""
         self.steps = self.add_weight(
             name="steps",
@@ -63,7 +71,7 @@ class CumulativeLink(keras.layers.Layer):
         )
         self.built = True
 
-    def thresholds(self):
+    def thresholds(self) -> Tensor:
         """Return t, [C - 1], in increasing order."""
         return ops.cumsum(self._steps())
 
@@ -77,7 +85,7 @@ class CumulativeLink(keras.layers.Layer):
         first = np.arange(self.num_classes - 1) == 0
         return ops.where(ops.convert_to_tensor(first), steps, ops.softplus(steps))
 
-    def call(self, scores):
+    def call(self, scores: Tensor) -> Tensor:
         """Return the log probabilities."""
         scores = ops.cast(scores, self.variable_dtype)
         steps = self._steps()
@@ -94,6 +102,6 @@ class CumulativeLink(keras.layers.Layer):
             logs = logs + ops.pad(between, [(1, 1)])
         return ops.cast(logs, self.compute_dtype)
 
-    def compute_output_shape(self, scores_shape):
+    def compute_output_shape(self, scores_shape: Shape) -> Shape:
         """[..., C]."""
         return (*scores_shape[:-1], self.num_classes)

@@ -1,17 +1,24 @@
 """Dense maps over rows under several axes, and shifted softplus."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.ops.backend import current as backend
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, Tensor
 
 # Activations that Keras lacks.
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-def shifted_softplus(x):
+def shifted_softplus(x: Tensor) -> Tensor:
     """Softplus that is 0 at 0: log(0.5 exp(x) + 0.5).
 
     Args:
@@ -55,7 +62,7 @@ def dense_kernel(layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class FlatDense(keras.layers.Dense):
+class FlatDense(keras_bases.Dense):
     """`keras.layers.Dense`, carried out as one product of matrices.
 
     See `flat_matmul` in `ops.batched`: on CPUs the gradient is faster.
@@ -74,7 +81,7 @@ class FlatDense(keras.layers.Dense):
 
     splits_sequences = True
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         """Return the rows times the kernel, with bias and activation."""
         shape = ops.shape(inputs)
         rows, out = ops.reshape(inputs, (-1, shape[-1])), None
@@ -87,6 +94,11 @@ class FlatDense(keras.layers.Dense):
             rows = out if self.activation is None else self.activation(out)
         return ops.reshape(rows, (*shape[:-1], self.units))
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(
+        self,
+        mode: str | None = None,
+        type_check: bool = True,
+        config: Config | None = None,
+    ) -> None:
         """Quantize the layer; `Dense.quantize` rejects subclasses by default."""
         super().quantize(mode, type_check=False, config=config)

@@ -1,14 +1,22 @@
 """Dropout that costs little on CPUs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import number, refuse
 from keras_bandgnn.compat import add_seed_generator
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class Dropout(keras.layers.Dropout):
+class Dropout(keras_bases.Dropout):
     """`keras.layers.Dropout` with random numbers that cost little.
 
     See `keras_bandgnn.ops.dropout`.
@@ -40,7 +48,7 @@ class Dropout(keras.layers.Dropout):
         if self.built and self._rate and not hasattr(self, "seed_generator"):
             add_seed_generator(self, self.seed)
 
-    def call(self, inputs, training=False):
+    def call(self, inputs: Tensor, training: bool = False) -> Tensor:
         """Return the inputs, some of them 0 in training."""
         if not training or not self.rate:
             return inputs

@@ -1,5 +1,10 @@
 """`DualInterleavedAttention`: attention along edges, between all nodes, or in tiles."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -26,6 +31,9 @@ from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.tiles import Tiles
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 class AttentionRows:
@@ -198,7 +206,7 @@ class DualInterleavedAttention(BatchLayer):
         fused: bool = False,
         use_bias: bool = True,
         usual_length: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -218,7 +226,9 @@ class DualInterleavedAttention(BatchLayer):
             )
         self.seed_generator = keras.random.SeedGenerator()
 
-    def build(self, states_shape, *args, **kwargs):
+    def build(
+        self, states_shape: Shape, *args: Shape | None, **kwargs: Shape | None
+    ) -> None:
         """Build W_q, W_k, W_v [H, K d] and W_o [K d, H]."""
         width = self.num_heads * self.key_dim
         for name, rows, columns in (
@@ -236,16 +246,16 @@ class DualInterleavedAttention(BatchLayer):
 
     def call(
         self,
-        states,
-        batch,
-        edge_bias=None,
-        self_bias=None,
-        token_bias=None,
-        tokens=None,
-        pattern=None,
-        training=False,
-        norm=None,
-    ):
+        states: Tensor,
+        batch: Batch,
+        edge_bias: Tensor | None = None,
+        self_bias: Tensor | None = None,
+        token_bias: Tensor | None = None,
+        tokens: Tensor | None = None,
+        pattern: AttentionRows | None = None,
+        training: bool = False,
+        norm: Callable[..., Tensor] | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the new states, and the new tokens if there are any.
 
         `norm`, if given, is applied to states and tokens first. Unlike a norm before
@@ -478,13 +488,13 @@ class DualInterleavedAttention(BatchLayer):
 
     def compute_output_shape(
         self,
-        states_shape,
-        batch_shape=None,
-        edge_bias_shape=None,
-        self_bias_shape=None,
-        token_bias_shape=None,
-        tokens_shape=None,
-    ):
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_bias_shape: Shape | None = None,
+        self_bias_shape: Shape | None = None,
+        token_bias_shape: Shape | None = None,
+        tokens_shape: Shape | None = None,
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, H], and that of the tokens."""
         if tokens_shape is None:
             return tuple(states_shape)

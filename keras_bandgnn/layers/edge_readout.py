@@ -1,6 +1,9 @@
 """`EdgeReadout`: one vector per edge from the states of its two nodes."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -12,6 +15,17 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, target_edges
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.node_encoder import NodeEncoder
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Config,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -65,10 +79,10 @@ class EdgeReadout(BatchLayer):
         units: int,
         inputs: Mapping | None = None,
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         symmetric: bool = False,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -81,7 +95,7 @@ class EdgeReadout(BatchLayer):
         self.use_bias = boolean("use_bias", use_bias)
         self.encoder = None
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the layers."""
         width = states_shape[-1]
         hidden = self.hidden or width
@@ -109,7 +123,7 @@ class EdgeReadout(BatchLayer):
                 types = np.maximum(part.edge["target"] - 1, 0)
             self.encoder.check({**part.edge, "type": types})
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per edge."""
         edge = target_edges(batch_part(batch, "edge"))
         # Padding edges have the receiver N.
@@ -130,13 +144,15 @@ class EdgeReadout(BatchLayer):
         )
         return self.activation(sent + received + features)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, E, D]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
         return (*batch_shape["edge"]["sender"], self.units)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

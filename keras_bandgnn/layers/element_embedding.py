@@ -1,18 +1,25 @@
 """`ElementEmbedding`: initial states of atoms."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import LAST_ELEMENT, positive_int, refuse
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
+
 
 @serializable
-class ElementEmbedding(keras.layers.Layer):
+class ElementEmbedding(keras_bases.Layer):
     """One learned vector per element: a one-hot vector times a matrix.
 
     Elements outside the table get zeros. Tasks reject such graphs before they run
@@ -43,7 +50,9 @@ class ElementEmbedding(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, elements: int | Iterable[int], **kwargs):
+    def __init__(
+        self, units: int, elements: int | Iterable[int], **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -75,7 +84,7 @@ class ElementEmbedding(keras.layers.Layer):
             return list(range(self.elements))
         return self.elements
 
-    def build(self, shape=None):
+    def build(self, shape: Shape | None = None) -> None:
         """Build the table; its shape follows from the configuration."""
         self.table.build((None, None))
         self.built = True
@@ -100,7 +109,7 @@ class ElementEmbedding(keras.layers.Layer):
         listed = not isinstance(self.elements, int)
         return {"atomic_number": {"among": list(self.elements)}} if listed else {}
 
-    def call(self, atomic_numbers):
+    def call(self, atomic_numbers: Tensor) -> Tensor:
         """Return the vector of each atom."""
         places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)
         rows = graph_ops.gather(ops.convert_to_tensor(self._rows), places + 1)
@@ -108,6 +117,6 @@ class ElementEmbedding(keras.layers.Layer):
         vectors = self.table(ops.maximum(rows, 0))
         return ops.where(is_listed, vectors, ops.zeros_like(vectors))
 
-    def compute_output_shape(self, shape):
+    def compute_output_shape(self, shape: Shape) -> Shape:
         """[G, N, C]."""
         return (*shape, self.units)

@@ -1,5 +1,9 @@
 """`GatedGraphConvolution`: the layer of a gated graph convolutional network."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
@@ -8,6 +12,9 @@ from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import gated_sum
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -62,7 +69,7 @@ class GatedGraphConvolution(BatchLayer):
         normalize: bool = True,
         edges_in_messages: bool = False,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -82,7 +89,12 @@ class GatedGraphConvolution(BatchLayer):
         # Made in `build` if there are states of edges.
         self.edge_dense = self.edge_message_dense = None
 
-    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
         """Build the maps."""
         for layer in (
             self.receiver_dense,
@@ -101,7 +113,13 @@ class GatedGraphConvolution(BatchLayer):
                 self.edge_message_dense.build(edge_states_shape)
         self.built = True
 
-    def call(self, states, batch, edge_states=None, training=False):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        edge_states: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the new states, and those of the edges if there are any."""
         edges = EdgeMessages.of(batch, states)
         sent, received, rows = (
@@ -130,8 +148,11 @@ class GatedGraphConvolution(BatchLayer):
         return out if edge_states is None else (out, logits)
 
     def compute_output_shape(
-        self, states_shape, batch_shape=None, edge_states_shape=None
-    ):
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, U], and [G, E, U]."""
         out = (*states_shape[:-1], self.units)
         if edge_states_shape is None:

@@ -1,15 +1,22 @@
 """`GaussianBasis`: radial basis of Gaussian functions."""
 
-import keras
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import optional, positive_int, positive_number
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
+
 
 @serializable
-class GaussianBasis(keras.layers.Layer):
+class GaussianBasis(keras_bases.Layer):
     """Values of K Gaussian functions at each distance.
 
         e_k(d) = exp(-gamma (d - mu_k)^2),  mu_k = k stop / (K - 1),  k = 0 .. K-1
@@ -36,6 +43,7 @@ class GaussianBasis(keras.layers.Layer):
         (SchNet, MPEU); K = 20 up to the cutoff r_c, gamma (20 / r_c)^2 / 2 (PaiNN).
 
     Example:
+    >>> import keras
     >>> float(GaussianBasis(3, stop=2.0, gamma=1.0)(keras.ops.ones((1,)))[0, 1])
     1.0
     """
@@ -43,7 +51,11 @@ class GaussianBasis(keras.layers.Layer):
     splits_sequences = True
 
     def __init__(
-        self, num_functions: int, stop: float, gamma: float | None = None, **kwargs
+        self,
+        num_functions: int,
+        stop: float,
+        gamma: float | None = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
@@ -51,7 +63,7 @@ class GaussianBasis(keras.layers.Layer):
         self.stop = positive_number("stop", stop)
         self.gamma = optional(positive_number, "gamma", gamma)
 
-    def call(self, distances):
+    def call(self, distances: Tensor) -> Tensor:
         """Return the values of the functions."""
         centres = np.linspace(0.0, self.stop, self.num_functions)
         gamma = self.gamma or 0.5 / (centres[1] ** 2)
@@ -62,6 +74,6 @@ class GaussianBasis(keras.layers.Layer):
         )
         return ops.cast(ops.exp(-ops.square(offsets)), self.compute_dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """[..., K]."""
         return (*input_shape, self.num_functions)

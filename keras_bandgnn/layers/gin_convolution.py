@@ -1,5 +1,9 @@
 """`GINConvolution`: the layer of a GIN, with or without edge states."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -14,6 +18,16 @@ from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.ops.lookup import rows_of
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 @serializable
@@ -74,12 +88,12 @@ class GINConvolution(BatchLayer):
         self,
         units: int,
         hidden: int | None = None,
-        activation="relu",
+        activation: Activation = "relu",
         epsilon: float = 0.0,
         train_epsilon: bool = True,
         batch_norm: bool = False,
         num_edge_types: int = 1,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -100,7 +114,12 @@ class GINConvolution(BatchLayer):
         if self.batch_norm:
             self.norm = MaskedBatchNormalization(name="norm", **options)
 
-    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
         """Build W_1 [H, hidden], W_2 [hidden, U], their biases and eps."""
         hidden = (None, None, self.hidden_dense.units)
         self.hidden_dense.build(states_shape)
@@ -115,7 +134,7 @@ class GINConvolution(BatchLayer):
         )
         self.built = True
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers without edge states share.
 
         Args:
@@ -134,7 +153,13 @@ class GINConvolution(BatchLayer):
         )
         return {**batch, "plan": plan}
 
-    def call(self, states, batch, edge_states=None, training=False):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        edge_states: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         """Return the new states."""
         self_rows = receiver_rows(states, batch) * (
             1.0 + ops.cast(self.eps, states.dtype)
@@ -161,7 +186,10 @@ class GINConvolution(BatchLayer):
         return self.output_dense(self.activation(hidden))
 
     def compute_output_shape(
-        self, states_shape, batch_shape=None, edge_states_shape=None
-    ):
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,5 +1,9 @@
 """`GraphAttention`: the layer of a GAT."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -27,6 +31,9 @@ from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import score_attention, share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -102,7 +109,7 @@ class GraphAttention(BatchLayer):
         use_kernel: bool = True,
         num_edge_types: int = 1,
         type_reduce: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -133,7 +140,7 @@ class GraphAttention(BatchLayer):
             )
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build W [H, U], a_s and a_r [K, U / K] and the bias [U].
 
         With `type_reduce` there are W [P, H, U], a_s [P, K, U / K] and b_r [P, H, K].
@@ -162,7 +169,7 @@ class GraphAttention(BatchLayer):
             )
         self.built = True
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers of equal options share.
 
         Args:
@@ -187,7 +194,7 @@ class GraphAttention(BatchLayer):
             typed["count"] = types_into(type_count(batch, num_nodes, types))
         return typed
 
-    def scores(self, states):
+    def scores(self, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return W h [G, N, U], and a_s . W h and a_r . W h [G, N, K]."""
         rows = self.transform(states) if self.use_kernel else states
         kernels = [
@@ -205,7 +212,7 @@ class GraphAttention(BatchLayer):
         sent, received = ops.split(both, 2, axis=-1)
         return rows, sent, received
 
-    def call(self, states, batch, training=False):
+    def call(self, states: Tensor, batch: Batch, training: bool = False) -> Tensor:
         """Return the new states."""
         if self.type_reduce is not None:
             out = self._by_type(states, batch, training)
@@ -317,7 +324,9 @@ class GraphAttention(BatchLayer):
         sums = _weighted_sums(weights, rows, sender, receiver, num_nodes)
         return weighted_heads(self_weights, receiver_rows(rows, batch)) + sums
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

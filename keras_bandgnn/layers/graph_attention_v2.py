@@ -1,5 +1,9 @@
 """`GraphAttentionV2`: the layer of a GATv2."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
@@ -13,6 +17,9 @@ from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.lookup import map_states
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -74,7 +81,7 @@ class GraphAttentionV2(BatchLayer):
         self_loops: bool = True,
         share_kernel: bool = False,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -103,7 +110,12 @@ class GraphAttentionV2(BatchLayer):
         self.edge_dense = FlatDense(self.units, use_bias=False, name="edge", **options)
         self.dropout_layer = Dropout(self.dropout, **options)
 
-    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
         """Build W_s and W_r [H, U], W_e [D, U], a [K, U / K] and the biases."""
         self.sender_dense.build(states_shape)
         if not self.share_kernel:
@@ -135,7 +147,13 @@ class GraphAttentionV2(BatchLayer):
             ops.reshape(columns, (heads * width, heads)),
         )
 
-    def call(self, states, batch, edge_states=None, training=False):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        edge_states: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         """Return the new states."""
         edges = EdgeMessages.of(batch, states)
         sent = self.sender_dense(states)
@@ -196,7 +214,10 @@ class GraphAttentionV2(BatchLayer):
         )
 
     def compute_output_shape(
-        self, states_shape, batch_shape=None, edge_states_shape=None
-    ):
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,5 +1,9 @@
 """`GraphConvolution`: the layer of a GCN."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 from keras import ops
 
@@ -9,6 +13,10 @@ from keras_bandgnn.batch import MESSAGE_WEIGHT, explained
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, check_width, edge_factor
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 @serializable
@@ -72,7 +80,7 @@ class GraphConvolution(BatchLayer):
         use_bias: bool = True,
         use_kernel: bool = True,
         self_loops: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -82,7 +90,7 @@ class GraphConvolution(BatchLayer):
         self.use_kernel = boolean("use_kernel", use_kernel)
         self.self_loops = boolean("self_loops", self_loops)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the kernel [H, U] and the bias [U]."""
         self.kernel = None
         if self.use_kernel:
@@ -100,7 +108,9 @@ class GraphConvolution(BatchLayer):
             )
         self.built = True
 
-    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+    def check_weights(
+        self, graphs: FlatGraphs, edge_weight: str, first: int = 0
+    ) -> None:
         """Raise a ValueError for a node whose weighted degree D is not above 0.
 
         Args:
@@ -134,7 +144,7 @@ class GraphConvolution(BatchLayer):
                 "the degree, such as GGNNBackbone."
             )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers of equal `num_edge_types` share.
 
         Args:
@@ -187,7 +197,7 @@ class GraphConvolution(BatchLayer):
         )
         return ops.cast(loops, "float32")
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
@@ -213,6 +223,8 @@ class GraphConvolution(BatchLayer):
         out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,11 +1,18 @@
 """`GraphNormalization` and `PairNormalization`: statistics of each graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_number
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 def _mean(graphs: GraphSegments, rows):
@@ -51,11 +58,11 @@ class GraphNormalization(BatchLayer):
     splits_sequences = False
     reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
-    def __init__(self, epsilon: float = 1e-5, **kwargs):
+    def __init__(self, epsilon: float = 1e-5, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.epsilon = positive_number("epsilon", epsilon)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build alpha, gamma and beta, each [H]."""
         shape = (states_shape[-1],)
         self.alpha, self.gamma, self.beta = (
@@ -68,7 +75,7 @@ class GraphNormalization(BatchLayer):
         )
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the normalised states."""
         graphs = GraphSegments(batch)
         rows = ops.cast(states, "float32")
@@ -80,7 +87,9 @@ class GraphNormalization(BatchLayer):
         scale = ops.rsqrt(_mean(graphs, ops.square(rows)) + self.epsilon)
         return ops.cast(gamma * rows * scale + beta, self.compute_dtype)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, H]."""
         return tuple(states_shape)
 
@@ -130,18 +139,18 @@ class PairNormalization(BatchLayer):
         scale: float = 1.0,
         individually: bool = False,
         epsilon: float = 1e-5,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.scale = positive_number("scale", scale)
         self.individually = boolean("individually", individually)
         self.epsilon = positive_number("epsilon", epsilon)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """There are no weights."""
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the normalised states."""
         graphs = GraphSegments(batch)
         rows = ops.cast(states, "float32")
@@ -156,6 +165,8 @@ class PairNormalization(BatchLayer):
             scale = ops.rsqrt(self.epsilon + _mean(graphs, square))
         return ops.cast(self.scale * rows * scale, self.compute_dtype)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, H]."""
         return tuple(states_shape)

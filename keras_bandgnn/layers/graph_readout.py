@@ -1,5 +1,9 @@
 """`GraphReadout`: one vector per graph from the states of its nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -9,6 +13,16 @@ from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 REDUCTIONS = ("sum", "mean", "attention")
 
@@ -64,9 +78,9 @@ class GraphReadout(BatchLayer):
         units: int,
         reduce: str = "sum",
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -76,7 +90,7 @@ class GraphReadout(BatchLayer):
         self.activation = keras.activations.get(activation)
         self.use_bias = boolean("use_bias", use_bias)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
@@ -96,12 +110,12 @@ class GraphReadout(BatchLayer):
             self.score_dense.build((None, None, width))
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
         values = self.output_dense(self.hidden_dense(states))
         return ops.cast(self._over_nodes(values, states, batch), self.compute_dtype)
 
-    def features(self, states, batch):
+    def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the vectors in which the output is linear.
 
         Returns:
@@ -129,7 +143,9 @@ class GraphReadout(BatchLayer):
         values = ops.cast(values, wide)
         return graphs.mean(values) if self.reduce == "mean" else graphs.sum(values)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, D]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)

@@ -1,5 +1,9 @@
 """`GraphTransformerLayer`: attention and a feed-forward network."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -11,6 +15,16 @@ from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAtten
 from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -67,7 +81,7 @@ class GraphTransformerLayer(BatchLayer):
         max_length: int | None = None,
         fused: bool = False,
         remat: bool = False,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -101,7 +115,9 @@ class GraphTransformerLayer(BatchLayer):
         )
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
-    def build(self, states_shape, *args, **kwargs):
+    def build(
+        self, states_shape: Shape, *args: Shape | None, **kwargs: Shape | None
+    ) -> None:
         """Build the weights of both branches."""
         width = states_shape[-1]
         rows = (None, None, width)
@@ -112,21 +128,21 @@ class GraphTransformerLayer(BatchLayer):
         self.outer_dense.build((None, None, self.ffn_dim))
         self.built = True
 
-    def queries_and_keys(self, rows):
+    def queries_and_keys(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the queries and keys [..., K d] of rows [..., H]."""
         rows = self.attention_norm(rows)
         return self.attention.query_dense(rows), self.attention.key_dense(rows)
 
     def call(
         self,
-        states,
-        batch,
-        edge_bias=None,
-        self_bias=None,
-        token_bias=None,
-        tokens=None,
-        training=False,
-    ):
+        states: Tensor,
+        batch: Batch,
+        edge_bias: Tensor | None = None,
+        self_bias: Tensor | None = None,
+        token_bias: Tensor | None = None,
+        tokens: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the new states, and the new tokens if there are any.
 
         Args:
@@ -184,19 +200,19 @@ class GraphTransformerLayer(BatchLayer):
 
     def compute_output_shape(
         self,
-        states_shape,
-        batch_shape=None,
-        edge_bias_shape=None,
-        self_bias_shape=None,
-        token_bias_shape=None,
-        tokens_shape=None,
-    ):
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_bias_shape: Shape | None = None,
+        self_bias_shape: Shape | None = None,
+        token_bias_shape: Shape | None = None,
+        tokens_shape: Shape | None = None,
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, H], and that of the tokens."""
         if tokens_shape is None:
             return tuple(states_shape)
         return tuple(states_shape), tuple(tokens_shape)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         attention = self.attention.get_config()
         names = ("num_heads", "key_dim", "pattern", "self_loops", "max_length", "fused")

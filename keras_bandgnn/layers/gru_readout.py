@@ -1,5 +1,9 @@
 """`GRUReadout`: graph state refined by attention over the nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -9,6 +13,9 @@ from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -54,7 +61,7 @@ class GRUReadout(BatchLayer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, num_steps: int = 2, **kwargs):
+    def __init__(self, units: int, num_steps: int = 2, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -69,7 +76,7 @@ class GRUReadout(BatchLayer):
         self.graph_score = keras.layers.Dense(1, name="graph_score", **options)
         self.update = GRUUpdate(self.units, dtype=policy, name="update")
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the weights, shared by all steps."""
         check_width("states", states_shape, self.units)
         for layer in (self.transform, self.node_score, self.graph_score):
@@ -80,7 +87,7 @@ class GRUReadout(BatchLayer):
         )
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one state per graph."""
         graphs = GraphSegments(batch)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
@@ -105,7 +112,9 @@ class GRUReadout(BatchLayer):
             graph = ops.relu(self.update(context, graph))
         return ops.where(ops.expand_dims(graphs.counts > 0, -1), graph, 0.0)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, C]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)

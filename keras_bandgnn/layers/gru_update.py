@@ -1,13 +1,21 @@
 """`GRUUpdate`: the node update of the GGNN."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dense import dense_kernel
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
 
 
 class _Orthogonal(keras.initializers.Orthogonal):
@@ -20,7 +28,7 @@ class _Orthogonal(keras.initializers.Orthogonal):
 
 
 @serializable
-class GRUUpdate(keras.layers.Layer):
+class GRUUpdate(keras_bases.Layer):
     """New node states from incoming messages and old states, by a gated recurrent unit.
 
     With m the messages and h the states:
@@ -56,7 +64,9 @@ class GRUUpdate(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, dropout: float = 0.0, **kwargs):
+    def __init__(
+        self, units: int, dropout: float = 0.0, **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -74,7 +84,7 @@ class GRUUpdate(keras.layers.Layer):
         )
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
-    def build(self, messages_shape, states_shape):
+    def build(self, messages_shape: Shape, states_shape: Shape) -> None:
         """Build the two products."""
         if states_shape[-1] != self.units:
             raise ValueError(
@@ -85,7 +95,7 @@ class GRUUpdate(keras.layers.Layer):
         self.state_dense.build(states_shape)
         self.built = True
 
-    def call(self, messages, states, training=False):
+    def call(self, messages: Tensor, states: Tensor, training: bool = False) -> Tensor:
         """Return the new states."""
         weights = [
             weight
@@ -95,6 +105,6 @@ class GRUUpdate(keras.layers.Layer):
         new = graph_ops.gated_update(messages, states, *weights)
         return self.dropout_layer(new, training=training)
 
-    def compute_output_shape(self, messages_shape, states_shape):
+    def compute_output_shape(self, messages_shape: Shape, states_shape: Shape) -> Shape:
         """[..., H]."""
         return tuple(states_shape)

@@ -1,18 +1,26 @@
 """`HarmonicEncoding`: differences of time as waves of learned frequencies."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
 
 # The frequencies begin at 1 and go down by so many powers of 10.
 _DECADES = 9.0
 
 
 @serializable
-class HarmonicEncoding(keras.layers.Layer):
+class HarmonicEncoding(keras_bases.Layer):
     """Maps a number, such as the age of an edge, to H by D learned waves.
 
         e(t) = W z(t) + b,  z_k(t) = cos(w_k t + p_k),  k = 1 .. D
@@ -48,7 +56,9 @@ class HarmonicEncoding(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, num_frequencies: int = 32, **kwargs):
+    def __init__(
+        self, units: int, num_frequencies: int = 32, **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -58,7 +68,7 @@ class HarmonicEncoding(keras.layers.Layer):
             self.units, dtype=self.dtype_policy, name="dense"
         )
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: Shape | None = None) -> None:
         """Build the frequencies and phases, and the map of the waves."""
         count = self.num_frequencies
         # Of one wave the middle of the series.
@@ -75,13 +85,13 @@ class HarmonicEncoding(keras.layers.Layer):
         self.dense.build((None, count))
         self.built = True
 
-    def call(self, values):
+    def call(self, values: Tensor) -> Tensor:
         """Return the states of numbers."""
         values = ops.cast(values, "float32")
         frequency = ops.exp(ops.cast(self.log_frequency, "float32"))
         angle = values * frequency + ops.cast(self.phase, "float32")
         return self.dense(ops.cast(ops.cos(angle), self.compute_dtype))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         """[..., H]."""
         return (*input_shape[:-1], self.units)

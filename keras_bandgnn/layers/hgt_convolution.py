@@ -1,6 +1,9 @@
 """`HGTConvolution`: the layer of a heterogeneous graph transformer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -26,6 +29,9 @@ from keras_bandgnn.ops.attention import edge_attention
 from keras_bandgnn.ops.batched import batched_gather, flat_matmul
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -102,7 +108,7 @@ class HGTConvolution(BatchLayer):
         num_edge_types: int = 1,
         num_heads: int = 8,
         edge_sets: Iterable[EdgeSet] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -132,7 +138,7 @@ class HGTConvolution(BatchLayer):
             self.units, self.node_sets, name="output", **options
         )
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the weights.
 
         W_k, W_q and W_v as one matrix [H, 3 U], W_o [U, U] and the biases, of each set;
@@ -161,7 +167,7 @@ class HGTConvolution(BatchLayer):
             )
         self.built = True
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers of equal options share.
 
         Args:
@@ -225,7 +231,7 @@ class HGTConvolution(BatchLayer):
             for name in self.node_sets
         ]
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the new states."""
         if "typed" not in batch:
             batch = self.prepare(batch)
@@ -320,7 +326,9 @@ class HGTConvolution(BatchLayer):
         groups, count = ops.shape(rows)[:2]
         return ops.reshape(rows_of_types, (groups, count * len(types), self.units))
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

@@ -1,14 +1,22 @@
 """`LayerNormalization`: Keras' layer, with faster and with right gradients."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import positive_number
 from keras_bandgnn.ops.backend import current as backend
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class LayerNormalization(keras.layers.LayerNormalization):
+class LayerNormalization(keras_bases.LayerNormalization):
     """Normalisation of each row by the mean and variance of its channels.
 
         out = gamma (x - mean) / sqrt(variance + epsilon) + beta
@@ -45,10 +53,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     splits_sequences = True
 
-    def __init__(self, epsilon: float = 1e-3, **kwargs):
+    def __init__(self, epsilon: float = 1e-3, **kwargs: Unpack[LayerOptions]):
         super().__init__(epsilon=positive_number("epsilon", epsilon), **kwargs)
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         """Return the normalised rows."""
         if "int" in keras.backend.standardize_dtype(inputs.dtype):
             inputs = ops.cast(inputs, self.compute_dtype)

@@ -1,6 +1,9 @@
 """`LinkScorer`: a score for each pair of nodes from their states."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -10,6 +13,16 @@ from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 SCORES = ("dot", "bilinear", "mlp", "distmult", "complex")
 # Scores that do not change when the two nodes are exchanged.
@@ -72,9 +85,9 @@ class LinkScorer(BatchLayer):
         score: str = "dot",
         num_relations: int | None = None,
         hidden: int | None = None,
-        activation="relu",
+        activation: Activation = "relu",
         symmetric: bool = False,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -96,7 +109,7 @@ class LinkScorer(BatchLayer):
         """Whether a pair and its reverse have the same score."""
         return self.symmetric or self.score in _SYMMETRIC
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the weights of the score."""
         width, count = states_shape[-1], self.num_relations or 1
         if self.score == "complex" and width % 2:
@@ -138,7 +151,7 @@ class LinkScorer(BatchLayer):
                 )
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the scores of pairs."""
         pair = batch_part(batch, "pair")
         if self.score == "mlp":
@@ -148,8 +161,13 @@ class LinkScorer(BatchLayer):
         return ops.sum(query * received, axis=-1)
 
     def score_nodes(
-        self, states, batch, end: str = "receiver", nodes=None, answers=None
-    ):
+        self,
+        states: Tensor,
+        batch: Batch,
+        end: str = "receiver",
+        nodes: Tensor | None = None,
+        answers: Tensor | None = None,
+    ) -> Tensor:
         """Return the scores of pairs in which each node takes one of the two places.
 
         Args:
@@ -175,7 +193,7 @@ class LinkScorer(BatchLayer):
         query = self.query(states, pair, end)
         return ops.matmul(query, ops.swapaxes(answers, 1, 2))
 
-    def query(self, states, pair, end: str = "receiver"):
+    def query(self, states: Tensor, pair: Batch, end: str = "receiver") -> Tensor:
         """Return vectors [G, Q, H] whose products with states of nodes are the scores.
 
         Args:
@@ -252,7 +270,9 @@ class LinkScorer(BatchLayer):
             return table
         return 0.5 * (table + scores(asked[1 - first], maps[first], ids))
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, Q]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None)

@@ -1,5 +1,9 @@
 """`MPEUInteraction`: a step that updates edges, then nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -11,6 +15,9 @@ from keras_bandgnn.layers.edge_geometry import message_factors
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -56,7 +63,7 @@ class MPEUInteraction(BatchLayer):
 
     splits_sequences = False
 
-    def __init__(self, units: int, **kwargs):
+    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -73,7 +80,7 @@ class MPEUInteraction(BatchLayer):
             self.units, dtype=policy, name="interaction"
         )
 
-    def build(self, states_shape, edges_shape):
+    def build(self, states_shape: Shape, edges_shape: Shape) -> None:
         """Build all layers."""
         check_width("states", states_shape, self.units)
         new = (None, None, self.units)
@@ -97,12 +104,16 @@ class MPEUInteraction(BatchLayer):
         )
         return self.edge_output(shifted_softplus(hidden))
 
-    def call(self, states, batch, edges, degree=None):
+    def call(
+        self, states: Tensor, batch: Batch, edges: Tensor, degree: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the new states of nodes and edges."""
         edges = self._new_edges(states, edges, batch_part(batch, "edge"))
         filters = self.filter(edges, message_factors(batch))
         return self.interaction(states, batch, filters, degree), edges
 
-    def compute_output_shape(self, states_shape, edges_shape):
+    def compute_output_shape(
+        self, states_shape: Shape, edges_shape: Shape
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, C] and [G, E, C]."""
         return tuple(states_shape), (*edges_shape[:-1], self.units)

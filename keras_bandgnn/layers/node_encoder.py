@@ -1,12 +1,16 @@
 """`NodeEncoder`: initial node states from the features of a batch."""
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.arrays import TIME, id_input
 from keras_bandgnn.batch import AGE, STATE_ROW, explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
@@ -18,6 +22,16 @@ from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.lookup import LookedUp, lookup_sum
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Initializer,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 _KINDS = (
     *("ids", "columns", "characters", "features", "eigenvectors", "harmonic"),
@@ -38,7 +52,7 @@ def channels(kind: str, size: int) -> int:
 
 
 @serializable
-class NodeEncoder(keras.layers.Layer):
+class NodeEncoder(keras_bases.Layer):
     """Sum of one embedding per node feature.
 
     Args:
@@ -85,8 +99,8 @@ class NodeEncoder(keras.layers.Layer):
         self,
         units: int,
         inputs: Mapping,
-        embeddings_initializer="uniform",
-        **kwargs,
+        embeddings_initializer: Initializer = "uniform",
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -149,7 +163,9 @@ class NodeEncoder(keras.layers.Layer):
             setattr(self, f"encode_{name}", layer)
 
     @staticmethod
-    def spec_of(name, spec) -> dict[str, int | list[int]]:
+    def spec_of(
+        name: str, spec: int | Sequence[int] | Mapping
+    ) -> dict[str, int | list[int]]:
         """Return the kind of a feature and its size, or raise a ValueError."""
         if isinstance(spec, int):
             spec = {"ids": spec}
@@ -181,7 +197,7 @@ class NodeEncoder(keras.layers.Layer):
     def _encoder(self, name):
         return getattr(self, f"encode_{name}")
 
-    def build(self, batch_shape=None):
+    def build(self, batch_shape: BatchShape | None = None) -> None:
         """Build the embeddings; their shapes follow from the configuration."""
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
@@ -306,12 +322,12 @@ class NodeEncoder(keras.layers.Layer):
             if kind in ("ids", "columns")
         }
 
-    def set_encoders(self) -> dict[str, "NodeEncoder"]:
+    def set_encoders(self) -> dict[str, NodeEncoder]:
         """Return the encoder of each node set; empty without node sets."""
         parts = self.inputs.get(STATE_ROW, {}).get("sets", {})
         return {part: self._encoder(f"{STATE_ROW}_{part}") for part in parts}
 
-    def call(self, batch):
+    def call(self, batch: Batch) -> Tensor:
         """Return the initial states."""
         node = _features(batch)
         self._check_names(node)
@@ -324,7 +340,7 @@ class NodeEncoder(keras.layers.Layer):
                 total = total + self.encode(name, node[name], batch)
         return total
 
-    def encode(self, name: str, values, batch=None):
+    def encode(self, name: str, values: Tensor, batch: Batch | None = None) -> Tensor:
         """Return the embedding of one feature, float [G, N, H].
 
         Args:
@@ -367,7 +383,7 @@ class NodeEncoder(keras.layers.Layer):
             total = total + (rows if weight is None else rows * weight[..., k : k + 1])
         return total
 
-    def looked_up(self, batch) -> LookedUp | None:
+    def looked_up(self, batch: Batch) -> LookedUp | None:
         """Return the states as rows of one table, or None.
 
         The table has the sums that all features can have. None if there may be more of
@@ -419,7 +435,7 @@ class NodeEncoder(keras.layers.Layer):
         counts = ops.cast(np.maximum(counts, 1), table.dtype)
         return states._replace(table=states.table / counts)
 
-    def compute_output_shape(self, batch_shape):
+    def compute_output_shape(self, batch_shape: BatchShape) -> Shape:
         """[G, N, H]."""
         shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)

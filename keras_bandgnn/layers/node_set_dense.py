@@ -1,6 +1,9 @@
 """`NodeSetDense`: a dense map of its own for each node set."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
@@ -11,6 +14,9 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 def checked_node_sets(names: Iterable[str]) -> list[str]:
@@ -115,7 +121,7 @@ class NodeSetDense(BatchLayer):
         node_sets: Iterable[str],
         kernel_initializer: str = "glorot_uniform",
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -136,13 +142,13 @@ class NodeSetDense(BatchLayer):
             # One attribute each: the names of the weights in a file.
             setattr(self, f"dense_{name}", layer)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build W [H, U] and b [U] of each set."""
         for name in self.node_sets:
             getattr(self, f"dense_{name}").build(states_shape)
         self.built = True
 
-    def check_sets(self, batch) -> None:
+    def check_sets(self, batch: Batch) -> None:
         """Raise a ValueError for a batch of graphs with other node sets, or none."""
         node, sets = batch_part(batch, "node"), batch.get("set", {})
         if sorted(sets) != self.node_sets or STATE_ROW not in node:
@@ -153,7 +159,7 @@ class NodeSetDense(BatchLayer):
                 "as layer(states, batch, ...), with a batch of their loader."
             )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Check the sets of a batch, and leave out their features.
 
         Args:
@@ -166,7 +172,7 @@ class NodeSetDense(BatchLayer):
         sets = {name: {"node": table["node"]} for name, table in batch["set"].items()}
         return {**batch, "set": sets}
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the new states."""
         self.check_sets(batch)
         num_nodes = ops.shape(states)[1]
@@ -180,6 +186,8 @@ class NodeSetDense(BatchLayer):
             first = first + size
         return batched_gather(ops.concatenate(mapped, axis=1), row)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

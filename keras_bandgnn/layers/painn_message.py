@@ -1,5 +1,9 @@
 """`PaiNNMessage`: equivariant messages of scalars and vectors."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -9,6 +13,9 @@ from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.ops.edges import vector_sum
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -57,7 +64,7 @@ class PaiNNMessage(BatchLayer):
 
     splits_sequences = False
 
-    def __init__(self, units: int, **kwargs):
+    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -71,7 +78,12 @@ class PaiNNMessage(BatchLayer):
         )
         self.filter = FlatDense(3 * self.units, dtype=policy, name="filter")
 
-    def build(self, states_shape, vectors_shape=None, basis_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        vectors_shape: Shape | None = None,
+        basis_shape: Shape | None = None,
+    ) -> None:
         """Build the three layers."""
         check_width("states", states_shape, self.units)
         self.context_hidden.build(states_shape)
@@ -86,7 +98,15 @@ class PaiNNMessage(BatchLayer):
         bias = ops.expand_dims(ops.convert_to_tensor(self.filter.bias), 0)
         return rows, ops.concatenate([dense_kernel(self.filter), bias], axis=0)
 
-    def call(self, states, batch, vectors, basis, factor, directions):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        vectors: Tensor,
+        basis: Tensor,
+        factor: Tensor | None,
+        directions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
         """Return the new states and vectors."""
         edge = batch_part(batch, "edge")
         ends = edge["sender"], edge["receiver"]
@@ -120,7 +140,12 @@ class PaiNNMessage(BatchLayer):
             sums.append(total(messages))
         return total(scalar), ops.stack(sums, axis=2)
 
-    def compute_output_shape(self, states_shape, vectors_shape=None, basis_shape=None):
+    def compute_output_shape(
+        self,
+        states_shape: Shape,
+        vectors_shape: Shape | None = None,
+        basis_shape: Shape | None = None,
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, C] and [G, N, 3, C]."""
         groups, nodes, width = states_shape
         return (groups, nodes, width), (groups, nodes, 3, width)

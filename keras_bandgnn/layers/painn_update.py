@@ -1,16 +1,24 @@
 """`PaiNNUpdate`: scalar and vector states of a node update each other."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import positive_int, positive_number
 from keras_bandgnn.layers.batch_layer import check_width
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.registration import serializable
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Shape, Tensor
+
 
 @serializable
-class PaiNNUpdate(keras.layers.Layer):
+class PaiNNUpdate(keras_bases.Layer):
     """Update of each node from its scalar and vector states.
 
         [V v, U v] = W v                                     (no bias)
@@ -48,7 +56,9 @@ class PaiNNUpdate(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, epsilon: float = 1e-8, **kwargs):
+    def __init__(
+        self, units: int, epsilon: float = 1e-8, **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -63,7 +73,7 @@ class PaiNNUpdate(keras.layers.Layer):
             3 * self.units, dtype=policy, name="context_output"
         )
 
-    def build(self, states_shape, vectors_shape):
+    def build(self, states_shape: Shape, vectors_shape: Shape) -> None:
         """Build the three layers."""
         check_width("states", states_shape, self.units)
         check_width("vectors", vectors_shape, self.units)
@@ -72,7 +82,7 @@ class PaiNNUpdate(keras.layers.Layer):
         self.context_output.build((None, None, self.units))
         self.built = True
 
-    def call(self, states, vectors):
+    def call(self, states: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return the new states and vectors."""
         compute = self.compute_dtype
         wide = keras.backend.result_type(compute, "float32")
@@ -86,6 +96,8 @@ class PaiNNUpdate(keras.layers.Layer):
         states = states + scalar + product * ops.cast(inner, compute)
         return states, vectors + ops.expand_dims(gate, 2) * second
 
-    def compute_output_shape(self, states_shape, vectors_shape):
+    def compute_output_shape(
+        self, states_shape: Shape, vectors_shape: Shape
+    ) -> Shape | tuple[Shape, ...]:
         """[G, N, C] and [G, N, 3, C]."""
         return tuple(states_shape), tuple(vectors_shape)

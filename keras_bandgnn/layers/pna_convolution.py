@@ -1,6 +1,9 @@
 """`PNAConvolution`: the layer of a PNA, principal neighbourhood aggregation."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -18,6 +21,9 @@ from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.ops.lookup import map_states
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 AGGREGATORS = ("mean", "min", "max", "std", "sum")
 SCALERS = ("identity", "amplification", "attenuation")
@@ -79,7 +85,7 @@ class PNAConvolution(BatchLayer):
         scalers: Sequence[str] = SCALERS,
         num_towers: int = 1,
         divide_input: bool = False,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -106,7 +112,12 @@ class PNAConvolution(BatchLayer):
         )
         self.edge_dense = None
 
-    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
         """Build the maps of the towers, E and W."""
         width, towers = states_shape[-1], self.num_towers
         if self.divide_input:
@@ -159,7 +170,13 @@ class PNAConvolution(BatchLayer):
         out = flat_matmul(rows[:, :, 0], _side_by_side(kernel))
         return ops.reshape(out, (*ops.shape(out)[:-1], self.num_towers, -1))
 
-    def call(self, states, batch, edge_states=None, training=False):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        edge_states: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         """Return the new states."""
         edges = EdgeMessages.of(batch, states)
         towers = self.num_towers
@@ -232,8 +249,11 @@ class PNAConvolution(BatchLayer):
             yield ops.cast(out, messages.dtype)
 
     def compute_output_shape(
-        self, states_shape, batch_shape=None, edge_states_shape=None
-    ):
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

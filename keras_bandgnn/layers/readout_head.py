@@ -1,6 +1,9 @@
 """`ReadoutHead`: linear map of the output of a readout layer."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 from keras import ops
@@ -9,6 +12,16 @@ from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.registration import check_registered
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 def make_head(
@@ -99,7 +112,11 @@ class ReadoutHead(BatchLayer):
     splits_sequences = True
 
     def __init__(
-        self, units: int, readout: keras.layers.Layer, use_bias: bool = True, **kwargs
+        self,
+        units: int,
+        readout: keras.layers.Layer,
+        use_bias: bool = True,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         if not (isinstance(readout, keras.layers.Layer) and hasattr(readout, "units")):
@@ -118,31 +135,33 @@ class ReadoutHead(BatchLayer):
             name="output",
         )
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the weights of the readout and of the map."""
         if not self.readout.built:
             self.readout.build(states_shape)
         self.output_dense.build((None, None, self.readout.units))
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
         return self.output_dense(self.readout(states, batch))
 
-    def features(self, states, batch):
+    def features(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the vectors in which the output is linear; see `GraphReadout`."""
         values = self.readout(states, batch)
         if self.use_bias:
             values = ops.concatenate([values, ops.ones_like(values[..., :1])], axis=-1)
         return values
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, D]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
         return (*batch_shape["graph"]["n_node"], self.units)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),
@@ -152,7 +171,7 @@ class ReadoutHead(BatchLayer):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """Build the layer from `get_config()`."""
         readout = keras.saving.deserialize_keras_object(config["readout"])
         return cls(**{**config, "readout": readout})

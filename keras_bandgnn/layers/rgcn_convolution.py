@@ -1,5 +1,9 @@
 """`RGCNConvolution`: the layer of a relational GCN."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -15,6 +19,9 @@ from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.typed_edges import type_count
 from keras_bandgnn.primitives.plan import is_prepared, mean_by_type
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 REDUCTIONS = ("mean", "sum")
 
@@ -89,7 +96,7 @@ class RGCNConvolution(BatchLayer):
         num_bases: int | None = None,
         num_blocks: int | None = None,
         use_bias: bool = True,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -119,7 +126,7 @@ class RGCNConvolution(BatchLayer):
                 f"num_blocks={self.num_blocks}. Choose a common divisor of the widths."
             )
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build W_own [H, U], b [U], and the weights of the types.
 
         These are a kernel [P, H, U]; coefficients [P, B] and bases [B, H, U]; or blocks
@@ -169,7 +176,7 @@ class RGCNConvolution(BatchLayer):
         kernel = ops.expand_dims(kernel, 3) * diagonal
         return ops.reshape(kernel, (types, blocks * width, blocks * units))
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers of equal options share.
 
         Args:
@@ -192,13 +199,15 @@ class RGCNConvolution(BatchLayer):
         )
         return {**batch, "plan": plan}
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the new states."""
         if not is_prepared(batch["plan"]):
             batch = self.prepare(batch)
         total = primitives.propagate(batch["plan"], states, self._type_kernel())
         return total + self.own_dense(receiver_rows(states, batch))
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,6 +1,9 @@
 """`SAGEConvolution`: the layer of GraphSAGE."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
@@ -30,6 +33,9 @@ from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.ops.lookup import rows_of
 from keras_bandgnn.primitives.plan import edges_by_type, is_prepared, mean_by_type
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 REDUCTIONS = ("mean", "sum", "max", "pool")
 
@@ -108,7 +114,7 @@ class SAGEConvolution(BatchLayer):
         num_edge_types: int = 1,
         type_reduce: str | None = None,
         node_sets: Iterable[str] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -152,7 +158,12 @@ class SAGEConvolution(BatchLayer):
         """Whether messages are added up, and have the weights of their edges."""
         return self.reduce in ("mean", "sum")
 
-    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
         """Build W_own and W_sum [H, U], b [U], and W_pool [H, H].
 
         With `type_reduce` there are W [P, H, U], W_pool [P, H, H] and b_pool [P, H],
@@ -179,7 +190,7 @@ class SAGEConvolution(BatchLayer):
             self.pool_dense.build(states_shape)
         self.built = True
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Precompute the part of a batch that layers without edge states share.
 
         Args:
@@ -221,7 +232,13 @@ class SAGEConvolution(BatchLayer):
             plan, num_nodes, types, self.compute_dtype, use_bias=False
         )
 
-    def call(self, states, batch, edge_states=None, training=False):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        edge_states: Tensor | None = None,
+        training: bool = False,
+    ) -> Tensor:
         """Return the new states."""
         planned = edge_states is None and self.reduce in ("mean", "sum")
         if planned and not is_prepared(batch["plan"]):
@@ -302,7 +319,10 @@ class SAGEConvolution(BatchLayer):
         )
 
     def compute_output_shape(
-        self, states_shape, batch_shape=None, edge_states_shape=None
-    ):
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,5 +1,9 @@
 """`SchNetInteraction`: messages through filters, and the update of the nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -7,6 +11,9 @@ from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -50,13 +57,15 @@ class SchNetInteraction(BatchLayer):
 
     splits_sequences = False
 
-    def __init__(self, units: int, use_bias: bool = False, **kwargs):
+    def __init__(
+        self, units: int, use_bias: bool = False, **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
         self.use_bias = boolean("use_bias", use_bias)
 
-    def build(self, states_shape, filters_shape):
+    def build(self, states_shape: Shape, filters_shape: Shape) -> None:
         """Build the three layers."""
         check_width("states", states_shape, self.units)
         width, policy = filters_shape[-1], self.dtype_policy
@@ -71,7 +80,13 @@ class SchNetInteraction(BatchLayer):
         self.output_dense.build((None, None, self.units))
         self.built = True
 
-    def call(self, states, batch, filters, degree=None):
+    def call(
+        self,
+        states: Tensor,
+        batch: Batch,
+        filters: Tensor,
+        degree: Tensor | None = None,
+    ) -> Tensor:
         """Return the new states."""
         edge = batch_part(batch, "edge")
         sent = graph_ops.batched_gather(self.send_dense(states), edge["sender"])
@@ -80,12 +95,16 @@ class SchNetInteraction(BatchLayer):
         )
         return self.update(states, messages, degree)
 
-    def update(self, states, messages, degree=None):
+    def update(
+        self, states: Tensor, messages: Tensor, degree: Tensor | None = None
+    ) -> Tensor:
         """Return the new states from sums of messages, float [G, N, F]."""
         if degree is not None:
             messages = messages / ops.expand_dims(degree, -1)
         return states + self.output_dense(self.hidden_dense(messages))
 
-    def compute_output_shape(self, states_shape, filters_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, filters_shape: Shape | None = None
+    ) -> Shape:
         """[G, N, C]."""
         return tuple(states_shape)

@@ -1,5 +1,9 @@
 """`SignNet`: encodings of eigenvectors that do not depend on their signs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -8,6 +12,16 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 @serializable
@@ -61,8 +75,8 @@ class SignNet(BatchLayer):
         units: int,
         hidden: int = 16,
         num_layers: int = 2,
-        activation="relu",
-        **kwargs,
+        activation: Activation = "relu",
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -81,7 +95,7 @@ class SignNet(BatchLayer):
         self.rho_inner = dense(self.units, "rho_inner")
         self.rho_outer = dense(self.units, "rho_outer")
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build phi and rho."""
         if len(states_shape) != 3:
             shape = list(states_shape)
@@ -95,7 +109,7 @@ class SignNet(BatchLayer):
         self.rho_outer.build((None, None, self.units))
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the encodings."""
         vectors = ops.convert_to_tensor(states)
         count = vectors.shape[-1]
@@ -112,6 +126,8 @@ class SignNet(BatchLayer):
         rows = ops.reshape(rows, (size, num_nodes, count * self.hidden))
         return self.rho_outer(self.activation(self.rho_inner(rows)))
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)

@@ -1,6 +1,9 @@
 """`TargetNormalizer`: standardisation of the labels of graphs, nodes or edges."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -20,6 +23,11 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import label_weights
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.sequence import over_devices
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 # Statistics of labelled graphs.
 
@@ -190,9 +198,9 @@ class TargetNormalizer(BatchLayer):
         mode: str = "graph",
         element_key: str | None = None,
         references: Mapping | None = None,
-        mean=None,
-        std=None,
-        **kwargs,
+        mean: ArrayLike | None = None,
+        std: ArrayLike | None = None,
+        **kwargs: Unpack[LayerOptions],
     ):
         kwargs.setdefault("dtype", "float32")
         super().__init__(trainable=False, **kwargs)
@@ -262,7 +270,7 @@ class TargetNormalizer(BatchLayer):
                 )
         return out
 
-    def build(self, values_shape, batch_shape=None):
+    def build(self, values_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the constants for D targets: mean 0, deviation 1 until adapted."""
         targets = values_shape[-1]
         self.mean = self.add_weight((targets,), "zeros", trainable=False, name="mean")
@@ -309,7 +317,7 @@ class TargetNormalizer(BatchLayer):
         """Whether the constants come from data, a file or the caller."""
         return self.built and bool(ops.convert_to_numpy(self.adapted))
 
-    def adapt(self, graphs) -> None:
+    def adapt(self, graphs: FlatGraphs) -> None:
         """Compute the constants from labelled training graphs.
 
         Args:
@@ -344,7 +352,7 @@ class TargetNormalizer(BatchLayer):
         std = np.where(std > limit, std, 1.0)
         self._assign(mean, std)
 
-    def distance(self, graphs) -> float:
+    def distance(self, graphs: FlatGraphs) -> float:
         """Return how many deviations labels are from the mean, in the root mean square.
 
         It is near 1 for the labels that the constants come from.
@@ -443,7 +451,7 @@ class TargetNormalizer(BatchLayer):
         values = graph_ops.batched_segment_sum(values, ids, ops.shape(counts)[1])
         return shift + over_devices(values)
 
-    def constants(self, elements) -> tuple[np.ndarray, np.ndarray]:
+    def constants(self, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the offset of the predictions of a graph, in double precision.
 
         Args:
@@ -462,20 +470,22 @@ class TargetNormalizer(BatchLayer):
             return nodes + mean, np.zeros_like(mean)
         return nodes, mean
 
-    def normalize(self, y, batch):
+    def normalize(self, y: Tensor, batch: Batch) -> Tensor:
         """Normalise labels [G, B, D]; NaN stays NaN."""
         y = ops.convert_to_tensor(y, self.compute_dtype)
         return (y - self._shift(batch)) / ops.convert_to_tensor(self.std)
 
-    def denormalize(self, values, batch):
+    def denormalize(self, values: Tensor, batch: Batch) -> Tensor:
         """Map normalised predictions [G, B, D] to the units of the labels."""
         return values * ops.convert_to_tensor(self.std) + self._shift(batch)
 
-    def call(self, values, batch):
+    def call(self, values: Tensor, batch: Batch) -> Tensor:
         """Return `denormalize(values, batch)`."""
         return self.denormalize(values, batch)
 
-    def compute_output_shape(self, values_shape, batch_shape=None):
+    def compute_output_shape(
+        self, values_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, D]."""
         return tuple(values_shape)
 

@@ -1,14 +1,22 @@
 """`ZBLRepulsion`: the repulsion of nuclei that are close to each other."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.edge_geometry import edge_distances, message_factors
 from keras_bandgnn.ops.graph_segments import GraphSegments
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 # Square of the elementary charge over 4 pi epsilon_0, eV Angstrom.
 _COULOMB = 14.399645
@@ -37,7 +45,7 @@ COVALENT_RADII = np.array(
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ZBLRepulsion(keras.layers.Layer):
+class ZBLRepulsion(keras_bases.Layer):
     """Energy of the screened repulsion between the nuclei of each graph.
 
         E = 1/2 sum over the edges of V(d) s(d / R)
@@ -82,15 +90,15 @@ class ZBLRepulsion(keras.layers.Layer):
 
     splits_sequences = False
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[LayerOptions]):
         kwargs.setdefault("dtype", "float32")
         super().__init__(autocast=False, **kwargs)
 
-    def build(self, batch_shape=None):
+    def build(self, batch_shape: BatchShape | None = None) -> None:
         """There are no weights."""
         self.built = True
 
-    def call(self, batch):
+    def call(self, batch: Batch) -> Tensor:
         """Return the energy of each graph."""
         batch_part(batch, "node", "layer(batch)")
         node, edge = batch["node"], batch["edge"]
@@ -111,7 +119,7 @@ class ZBLRepulsion(keras.layers.Layer):
         )
         return ops.expand_dims(GraphSegments(batch).sum(energies), -1)
 
-    def compute_output_shape(self, batch_shape):
+    def compute_output_shape(self, batch_shape: BatchShape) -> Shape:
         """[G, B, 1]."""
         return (*batch_shape["graph"]["n_node"], 1)
 

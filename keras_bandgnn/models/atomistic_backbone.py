@@ -1,6 +1,9 @@
 """`AtomisticBackbone`: base class of backbones of molecules and crystals."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
@@ -9,6 +12,10 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.preprocessing.geometry.geometry_layers import RadiusGraph
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Config, Graphs, ModuleOptions, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 class AtomisticBackbone(Backbone):
@@ -30,7 +37,11 @@ class AtomisticBackbone(Backbone):
     needs_directions = False
 
     def __init__(
-        self, elements: int | Iterable[int], hidden_dim: int, num_steps: int, **kwargs
+        self,
+        elements: int | Iterable[int],
+        hidden_dim: int,
+        num_steps: int,
+        **kwargs: Unpack[ModuleOptions],
     ):
         # Mixed precision must not round the geometry; layers cast for themselves.
         super().__init__(autocast=False, **kwargs)
@@ -42,7 +53,7 @@ class AtomisticBackbone(Backbone):
             self.hidden_dim, elements, dtype=self.dtype_policy, name="embedding"
         )
 
-    def default_layers(self, graphs) -> list:
+    def default_layers(self, graphs: Graphs) -> list:
         """Return `RadiusGraph` for positions without edges, else nothing.
 
         Its radius is the cutoff of the backbone, or 5 angstrom.
@@ -60,12 +71,12 @@ class AtomisticBackbone(Backbone):
         limits = config.get("element_cutoffs")
         return RadiusGraph(config.get("cutoff") or 5.0, element_cutoffs=limits)
 
-    def features_read(self):
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return atomic numbers, and the geometry of edges."""
         edge = ("displacement", "distance")
         return {"node": ("atomic_number",), "edge": edge, "graph": ()}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if graphs lack geometry or have unknown elements.
 
         Args:
@@ -107,14 +118,14 @@ class AtomisticBackbone(Backbone):
                 f"{shortest}. Pass lengths, without a sign."
             )
 
-    def first_states(self, batch):
+    def first_states(self, batch: Batch) -> Tensor:
         """Return the embedded elements, float [G, N, C]."""
         embedded = explained(batch, "node") or {}
         if "atomic_number" in embedded:
             return ops.cast(embedded["atomic_number"], self.compute_dtype)
         return self.embedding(batch["node"]["atomic_number"])
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the node states after T steps."""
         for states in self.hidden_states(batch, training):
             last = states
@@ -129,7 +140,7 @@ class AtomisticBackbone(Backbone):
         names = ("cutoff", "element_cutoffs")
         return {name: config[name] for name in names if name in config}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

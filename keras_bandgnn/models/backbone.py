@@ -1,10 +1,13 @@
 """`Backbone`: base class of graph networks without a head."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 
-from keras_bandgnn import compat
+from keras_bandgnn import compat, keras_bases
 from keras_bandgnn.batch import explained
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
@@ -12,6 +15,22 @@ from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.inputs import check_batch
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import CONFIG
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        DType,
+        FilePath,
+        Graphs,
+        ModuleOptions,
+        Shape,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
+    from keras_bandgnn.primitives.plan import Plan
+    from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 
 def check_precision(policy) -> None:
@@ -29,7 +48,7 @@ def _of_library(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in ("keras", "keras_bandgnn")
 
 
-class Backbone(keras.Model):
+class Backbone(keras_bases.Model):
     """A model from a batch to node states [G, N, H].
 
     Backbones build all weights from their configuration, so they need no data to be
@@ -70,18 +89,18 @@ class Backbone(keras.Model):
     # Metadata by name of the library's presets that hold a backbone of this class.
     presets = Presets(CONFIG)
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[ModuleOptions]):
         super().__init__(**kwargs)
         check_precision(self.dtype_policy)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         """Return the node states for a batch; see `call`."""
         batch = args[0] if args else kwargs.get("batch")
         check_batch(batch, "")
         states = explained(batch, "states")
         return super().__call__(*args, **kwargs) if states is None else states
 
-    def receptive_field(self, training: bool):
+    def receptive_field(self, training: bool) -> ReceptiveField | None:
         """Return the `ReceptiveField` that is exact for this backbone, or None.
 
         Args:
@@ -93,7 +112,7 @@ class Backbone(keras.Model):
         """Return the preprocessing layers that graphs need for this model, in order."""
         return []
 
-    def default_layers(self, graphs) -> list:
+    def default_layers(self, graphs: Graphs) -> list:
         """Return the layers of the preprocessor of a task that has none.
 
         Args:
@@ -102,10 +121,10 @@ class Backbone(keras.Model):
         del graphs
         return self.graph_layers()
 
-    def auto_plan(self):
+    def auto_plan(self) -> Plan | None:
         """Return the plan of loaders with `"auto"`; None for the cheapest one."""
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield node states [G, N, H]: the embedded features, then after each layer.
 
         The last states are the backbone's output. Custom backbones need this only for
@@ -169,10 +188,10 @@ class Backbone(keras.Model):
         return self.num_layers or self.num_steps
 
     @property
-    def variant(self):
+    def variant(self) -> object:
         """State beyond the configuration that compiled steps depend on, or None."""
 
-    def adapt(self, parts) -> bool:
+    def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Set options that depend on the training graphs, before training.
 
         They belong into `get_config`, so that a saved model computes the same. `check`
@@ -187,7 +206,7 @@ class Backbone(keras.Model):
         del parts
         return False
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
 
     def check_edge_types(self, num_edge_types: int) -> None:
@@ -203,7 +222,9 @@ class Backbone(keras.Model):
                 f"num_edge_types. Received: {num_edge_types} types."
             )
 
-    def check_weights(self, parts, edge_weight: str | None) -> None:
+    def check_weights(
+        self, parts: Sequence[FlatGraphs], edge_weight: str | None
+    ) -> None:
         """Raise a ValueError if no layer uses the weights of edges, or one cannot.
 
         Args:
@@ -246,7 +267,7 @@ class Backbone(keras.Model):
                 return True
         return False
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, N, H]."""
         return (*input_shape["node"]["mask"], self.hidden_dim)
 
@@ -260,7 +281,7 @@ class Backbone(keras.Model):
         return config if self.trainable else {**config, "trainable": False}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: Config) -> Self:
         """Build the backbone from `get_config()`."""
         config = dict(config)
         trainable = config.pop("trainable", True)
@@ -279,7 +300,7 @@ class Backbone(keras.Model):
         return enable_lora(self, rank, alpha, layers)
 
     def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
+        self, path: FilePath, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Write only the backbone to a folder; see `Task.save_to_preset`."""
         from keras_bandgnn.models import presets
@@ -288,8 +309,12 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_preset(
-        cls, preset, load_weights: bool = True, dtype=None, **overrides
-    ) -> "Backbone":
+        cls,
+        preset: FilePath,
+        load_weights: bool = True,
+        dtype: DType = None,
+        **overrides: object,
+    ) -> Self:
         """Load the backbone of a preset, for a custom head.
 
         Args:

@@ -1,6 +1,9 @@
 """`ClassificationTask`: a task over classes, or over several yes-or-no targets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -26,6 +29,21 @@ from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.roc_auc import ROCAUC
 
+if TYPE_CHECKING:
+    import pandas
+
+    from keras_bandgnn.aliases import (
+        BatchShape,
+        Data,
+        Labels,
+        Loss,
+        PredictOptions,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
 
 class ClassificationTask(Task):
     """Predicts a class, or several yes-or-no targets, per graph, node or edge.
@@ -46,13 +64,13 @@ class ClassificationTask(Task):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_classes: int,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         refuse_preprocessor("num_classes", num_classes)
         super().__init__(backbone, preprocessor, **kwargs)
@@ -88,18 +106,18 @@ class ClassificationTask(Task):
         """The head and, with ordered classes, their thresholds."""
         return [self.head] if self.link is None else [self.head, self.link]
 
-    def logits(self, outputs):
+    def logits(self, outputs: Tensor) -> Tensor:
         """Return the logits [..., C] from the outputs of the head."""
         return outputs if self.link is None else self.link(outputs)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
         if self.link is not None:
             self.link.build((None, None, 1))
         self.built = True
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return the cross-entropy over known labels."""
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=True)
@@ -113,7 +131,15 @@ class ClassificationTask(Task):
         accuracy = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
         return [accuracy, ROCAUC(self.num_classes)]
 
-    def labelled(self, name: str, x, y=None, *args, adapt: bool = False, **kwargs):
+    def labelled(
+        self,
+        name: str,
+        x: Data,
+        y: Labels = None,
+        *args: Labels,
+        adapt: bool = False,
+        **kwargs: bool,
+    ) -> tuple:
         """Return graphs with labels and weights; see `GraphModel.labelled`."""
         parts = super().labelled(name, x, y, *args, adapt=adapt, **kwargs)
         if adapt and y is not None and not self.multi_label:
@@ -140,7 +166,9 @@ class ClassificationTask(Task):
                 count += check_classes(part, self.num_classes)
         require_labels(count, level)
 
-    def predict_proba(self, x, **kwargs):
+    def predict_proba(
+        self, x: Data, **kwargs: Unpack[PredictOptions]
+    ) -> list | np.ndarray:
         """Return the probabilities of the classes, or of the targets.
 
         Args:
@@ -162,7 +190,9 @@ class ClassificationTask(Task):
         """
         return map_outputs(self.ensemble_outputs, self.predict(x, **kwargs))
 
-    def predict_labels(self, x, **kwargs):
+    def predict_labels(
+        self, x: Data, **kwargs: Unpack[PredictOptions]
+    ) -> list | np.ndarray:
         """Return the classes with the largest probability, by name if they have names.
 
         Args:
@@ -210,7 +240,9 @@ class ClassificationTask(Task):
         # Index -1, a missing prediction, is the last entry, None.
         return np.array([*self.class_names, None], object)[classes]
 
-    def errors(self, graphs, y=None, as_frame: bool = False):
+    def errors(
+        self, graphs: Data, y: Labels = None, as_frame: bool = False
+    ) -> dict[str, np.ndarray] | pandas.DataFrame:
         """Return the predictions and losses of labelled graphs as a table.
 
         Args:

@@ -1,11 +1,17 @@
 """`DistributedModel`: a model whose steps run on several devices, and its files."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING, Unpack
 
 from keras_bandgnn import compat
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.ops.backend import current as backend
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, FilePath, ModuleOptions, Tensor
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
@@ -35,7 +41,7 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
     # `distribution.sequence_parallel`.
     splits_sequences = False
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Unpack[ModuleOptions]):
         super().__init__(**kwargs)
         self.distribution = active_group()
 
@@ -45,7 +51,7 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
         else:
             super().__setattr__(name, value)
 
-    def train_step(self, *args):
+    def train_step(self, *args: Batch | tuple) -> dict[str, Tensor]:
         """Run a training step on all devices."""
         args = _on_device(args)
         logs = self._recorded("train", args)
@@ -53,7 +59,7 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
             logs = self.distribution.train_step(self, *args)
         return super().train_step(*args) if logs is None else logs
 
-    def test_step(self, *args):
+    def test_step(self, *args: Batch | tuple) -> dict[str, Tensor]:
         """Run an evaluation step on all devices."""
         args = _on_device(args)
         logs = self._recorded("test", args)
@@ -61,7 +67,7 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
             logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
-    def predict_step(self, *args):
+    def predict_step(self, *args: Batch | tuple) -> Tensor:
         """Return the outputs for a batch."""
         args = _on_device(args)
         outputs = self._recorded("predict", args)
@@ -73,7 +79,9 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
             return None
         return backend.recorded(self, kind, args[-1])
 
-    def save(self, filepath, *args, **kwargs):
+    def save(
+        self, filepath: FilePath, *args: bool, **kwargs: Unpack[ModuleOptions]
+    ) -> None:
         """Save the model atomically; see `keras.Model.save`."""
         if _is_local(filepath, (".h5", ".hdf5")):
             raise ValueError(
@@ -87,7 +95,9 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
             with atomic_path(filepath) as hidden:
                 return super().save(hidden)
 
-    def save_weights(self, filepath, *args, **kwargs):
+    def save_weights(
+        self, filepath: FilePath, *args: bool, **kwargs: Unpack[ModuleOptions]
+    ) -> None:
         """Save the weights atomically; see `keras.Model.save_weights`."""
         with self.distribution.local_only():
             if args or not kwargs.get("overwrite", True) or len(kwargs) > 1:
@@ -97,12 +107,12 @@ class DistributedModel(compat.BuildHooks, compat.LocalSteps):
             with buffered_write(filepath) as buffer:
                 return super().save_weights(buffer)
 
-    def stateless_call(self, *args, **kwargs):
+    def stateless_call(self, *args: Tensor, **kwargs: Unpack[ModuleOptions]) -> tuple:
         """Call the model on all devices of JAX; see `keras.Model.stateless_call`."""
         call = self.distribution.stateless_call(self, super().stateless_call)
         return call(*args, **kwargs)
 
-    def batch_to_build(self, batch):
+    def batch_to_build(self, batch: Batch) -> Batch:
         """Return the part of a batch on one device, which determines shapes."""
         plain = self.distribution.plain_batch(self)
         return batch if plain is None else plain

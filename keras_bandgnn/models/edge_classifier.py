@@ -1,11 +1,27 @@
 """`EdgeClassifier`: a class per edge, or several yes-or-no targets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
 from keras_bandgnn.models.classification_task import ClassificationTask
 from keras_bandgnn.models.edge_task import EdgeTask
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Optimizer,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -73,19 +89,19 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_classes: int,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         edge_inputs: Mapping | None = None,
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         use_bias: bool = True,
         symmetric: bool = False,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(
             backbone,
@@ -102,16 +118,16 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
         )
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, E, C]."""
         states = self.backbone(batch, training=training)
         return self.logits(self.head(states, batch))
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-3."""
         return keras.optimizers.Adam(1e-3)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, E, C]."""
         return (*input_shape["edge"]["sender"], self.num_classes)
 

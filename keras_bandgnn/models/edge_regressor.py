@@ -1,12 +1,27 @@
 """`EdgeRegressor`: one or more numbers per edge."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer
 from keras_bandgnn.models.edge_task import EdgeTask
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -68,18 +83,18 @@ class EdgeRegressor(EdgeTask, RegressionTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_targets: int = 1,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         edge_inputs: Mapping | None = None,
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         use_bias: bool = True,
         symmetric: bool = False,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         target_names: Iterable[str] | None = None,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
         # === Layers ===
@@ -89,11 +104,11 @@ class EdgeRegressor(EdgeTask, RegressionTask):
         self.normalizer = as_normalizer(normalizer, "edge")
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return predictions [G, E, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         return self.denormalized(values, batch)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, E, D]."""
         return (*input_shape["edge"]["sender"], self.num_targets)

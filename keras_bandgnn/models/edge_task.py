@@ -1,11 +1,17 @@
 """`EdgeTask`: a task whose head reads the two nodes of each edge."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from keras_bandgnn.checks import mapping, optional
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Activation
 
 
 class EdgeTask(MaskedTask):
@@ -21,7 +27,7 @@ class EdgeTask(MaskedTask):
         units: int,
         edge_inputs: Mapping | None,
         hidden: int | None,
-        activation,
+        activation: Activation,
         use_bias: bool,
         symmetric: bool,
     ) -> EdgeReadout:

@@ -1,6 +1,9 @@
 """`Ensemble`: the mean prediction of several trained tasks, and its uncertainty."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -28,6 +31,11 @@ from keras_bandgnn.models.task_program import compiled, task_output
 from keras_bandgnn.saving import preset_files as files
 from keras_bandgnn.saving.preset_paths import CARD, ENSEMBLE
 from keras_bandgnn.version import __version__
+
+if TYPE_CHECKING:
+    import ase.calculators.calculator
+
+    from keras_bandgnn.aliases import Data, DType, FilePath
 
 # Arguments of tasks that determine the meaning of a prediction.
 _TARGETS = (
@@ -80,7 +88,7 @@ class Ensemble:
     def __init__(self, members: Iterable[Task]):
         self.members = _checked_members(members)
 
-    def predict(self, x) -> list:
+    def predict(self, x: Data) -> list:
         """Return the mean of the members' predictions.
 
         Args:
@@ -93,7 +101,7 @@ class Ensemble:
         """
         return self.predict_spread(x)[0]
 
-    def predict_spread(self, x) -> tuple[list, list]:
+    def predict_spread(self, x: Data) -> tuple[list, list]:
         """Return the mean and the standard deviation of the members' predictions.
 
         Args:
@@ -106,7 +114,7 @@ class Ensemble:
         scale = [member.ensemble_outputs for member in self.members]
         return _moments(compiled(self, task_output).predict(x), scale)
 
-    def predict_forces(self, x) -> list:
+    def predict_forces(self, x: Data) -> list:
         """Return the mean of the forces; see `GraphRegressor.predict_forces`.
 
         Args:
@@ -114,7 +122,7 @@ class Ensemble:
         """
         return self.predict_forces_spread(x)[0]
 
-    def predict_forces_spread(self, x) -> tuple[list, list]:
+    def predict_forces_spread(self, x: Data) -> tuple[list, list]:
         """Return the mean and the standard deviation of the members' forces.
 
         Args:
@@ -131,7 +139,7 @@ class Ensemble:
         self._check_regressors("forces")
         return _moments(force_program(self).predict(x))
 
-    def predict_stress(self, x) -> list:
+    def predict_stress(self, x: Data) -> list:
         """Return the mean of the stresses; see `GraphRegressor.predict_stress`.
 
         Args:
@@ -139,7 +147,7 @@ class Ensemble:
         """
         return self.predict_stress_spread(x)[0]
 
-    def predict_stress_spread(self, x) -> tuple[list, list]:
+    def predict_stress_spread(self, x: Data) -> tuple[list, list]:
         """Return the mean and the standard deviation of the members' stresses.
 
         Args:
@@ -155,7 +163,7 @@ class Ensemble:
         self._check_regressors("stress")
         return _moments(stress_program(self).predict(x))
 
-    def as_calculator(self, skin: float = 0.5):
+    def as_calculator(self, skin: float = 0.5) -> ase.calculators.calculator.Calculator:
         """Return a calculator of ASE whose results are the means of the members.
 
         It is that of `GraphRegressor.as_calculator`, with one neighbour list and one
@@ -198,7 +206,7 @@ class Ensemble:
         check_energy(first)
 
     def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
+        self, path: FilePath, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Write all members to a folder, atomically.
 
@@ -233,7 +241,7 @@ class Ensemble:
             files.write(folder / ENSEMBLE, entry)
 
     @classmethod
-    def from_preset(cls, preset, dtype=None) -> "Ensemble":
+    def from_preset(cls, preset: FilePath, dtype: DType = None) -> Ensemble:
         """Load an ensemble from a folder that `save_to_preset` wrote.
 
         Args:

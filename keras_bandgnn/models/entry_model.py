@@ -1,5 +1,10 @@
 """`EntryModel`: a model whose losses and metrics ignore padding."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
@@ -11,6 +16,17 @@ from keras_bandgnn.models.losses import EntryLoss, LossTracker
 from keras_bandgnn.models.metrics import entry_metrics
 from keras_bandgnn.models.step_lock import one_thread
 from keras_bandgnn.ops.backend import current as backend
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        Data,
+        Loss,
+        Optimizer,
+        Results,
+        Tensor,
+        Values,
+    )
 
 
 class EntryModel(DistributedModel):
@@ -30,15 +46,15 @@ class EntryModel(DistributedModel):
     loss_parts = 1
 
     @property
-    def program_variant(self):
+    def program_variant(self) -> object:
         """State beyond the configuration that compiled steps depend on."""
         return None
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return the optimiser for `compile("auto")`."""
         return "rmsprop"
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return the loss for `compile(loss="auto")`."""
 
     def default_metrics(self) -> list | None:
@@ -46,17 +62,17 @@ class EntryModel(DistributedModel):
 
     def compile(
         self,
-        optimizer="auto",
-        loss="auto",
-        loss_weights=None,
-        metrics=None,
-        weighted_metrics="auto",
+        optimizer: Optimizer | None = "auto",
+        loss: Loss | Mapping | Sequence = "auto",
+        loss_weights: float | Sequence[float] | Mapping[str, float] | None = None,
+        metrics: Sequence | Mapping | None = None,
+        weighted_metrics: str | Sequence | Mapping | None = "auto",
         run_eagerly: bool = False,
         steps_per_execution: int = 1,
-        jit_compile="auto",
+        jit_compile: bool | str = "auto",
         auto_scale_loss: bool = True,
         record_steps: bool | str = "auto",
-    ):
+    ) -> None:
         """Configure training, as `keras.Model.compile` does, with padding masked.
 
         Losses and metrics may be names, functions, and objects of Keras or custom ones.
@@ -162,11 +178,13 @@ class EntryModel(DistributedModel):
             tracker = LossTracker(parts, factor, weights)
             setattr(self, compat.LOSS_TRACKER, tracker)
 
-    def loss_scale(self, y, y_pred):
+    def loss_scale(self, y: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor]:
         """Return labels and outputs on the scale of the loss."""
         return y, y_pred
 
-    def entries(self, x, y, y_pred, sample_weight=None):
+    def entries(
+        self, x: Batch, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return labels, outputs and weights of entries; see `Labels.entries`."""
         if x is None:
             raise ValueError(
@@ -183,7 +201,14 @@ class EntryModel(DistributedModel):
             weight = ops.where(mask, ops.reshape(weights, ops.shape(mask)), 0.0)
         return self.labels.entries(y, y_pred, weight)
 
-    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
+    def loss_terms(
+        self,
+        x: Batch,
+        y: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None,
+        training: bool,
+    ) -> list:
         """Return (mean over entries, number of them) of each part of the loss."""
         del training
         y, y_pred = self.loss_scale(y, y_pred)
@@ -192,8 +217,13 @@ class EntryModel(DistributedModel):
         return self.loss.terms(y, y_pred, weight, mask)
 
     def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
+        self,
+        x: Batch | None = None,
+        y: Tensor | None = None,
+        y_pred: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         """Compute the loss over real entries; its average over devices is the total.
 
         The return value is for the gradient. The loss in the logs is recorded here,
@@ -232,7 +262,9 @@ class EntryModel(DistributedModel):
             for (mean, weight), number in zip(terms, expected, strict=True)
         ]
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(
+        self, x: Batch, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Return the metrics over real entries."""
         if self.labels is not None and compat.has_compiled_metrics(self):
             # The factors of a sampler apply without weights, too.
@@ -241,7 +273,7 @@ class EntryModel(DistributedModel):
             sample_weight = ops.stack([mask, weight], axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def load_own_variables(self, store) -> None:
+    def load_own_variables(self, store: Values) -> None:
         """Load the variables; the first step then checks all weights of the model."""
         super().load_own_variables(store)
         self._check_weights_once()
@@ -273,8 +305,13 @@ class EntryModel(DistributedModel):
 
     @one_thread
     def train_on_batch(
-        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
-    ):
+        self,
+        x: Batch,
+        y: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Results:
         """Train on a batch of a loader; see `keras.Model.train_on_batch`."""
         check_batch(x, "train_on_batch", class_weight)
         self._before_steps()
@@ -283,14 +320,20 @@ class EntryModel(DistributedModel):
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     @one_thread
-    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+    def test_on_batch(
+        self,
+        x: Batch,
+        y: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        return_dict: bool = False,
+    ) -> Results:
         """Evaluate a batch of a loader; see `keras.Model.test_on_batch`."""
         check_batch(x, "test_on_batch")
         self._before_steps()
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     @one_thread
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Data) -> Tensor:
         """Return the output for a batch; see `keras.Model.predict_on_batch`."""
         check_batch(x, "predict_on_batch")
         self._before_steps()

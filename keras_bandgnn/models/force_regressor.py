@@ -1,5 +1,9 @@
 """`ForceRegressor`: an energy per graph, trained on forces and stresses too."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 import numpy as np
 from keras import ops
@@ -25,6 +29,20 @@ from keras_bandgnn.models.forces import (
     energies_and_slopes,
 )
 from keras_bandgnn.models.graph_regressor import GraphRegressor
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Layer,
+        RegressorOptions,
+        Tensor,
+        Values,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.loading.loader import Loader
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -105,17 +123,17 @@ class ForceRegressor(GraphRegressor):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_targets: int = 1,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         force_key: str = "force",
         force_weight: float = 10.0,
-        readout="sum",
+        readout: str | Layer = "sum",
         stress_key: str = "stress",
         stress_weight: float | None = None,
         per_atom: bool = False,
-        **kwargs,
+        **kwargs: Unpack[RegressorOptions],
     ):
         self.force_key = string("force_key", force_key)
         self.force_weight = positive_number("force_weight", force_weight)
@@ -126,7 +144,7 @@ class ForceRegressor(GraphRegressor):
         super().__init__(backbone, num_targets, preprocessor, readout=readout, **kwargs)
         check_energy(self)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the metrics of forces and stresses, and the weights of the head."""
         self.force_mae = keras.metrics.Mean(name="force_mae")
         self.force_rmse = RootMean(name="force_rmse")
@@ -145,10 +163,10 @@ class ForceRegressor(GraphRegressor):
         self.term_weights.assign(weights)
         super().build(input_shape)
 
-    def save_own_variables(self, store) -> None:
+    def save_own_variables(self, store: Values) -> None:
         """Omit the weights of the loss, which are arguments of the constructor."""
 
-    def load_own_variables(self, store) -> None:
+    def load_own_variables(self, store: Values) -> None:
         """See `save_own_variables`."""
         self._check_weights_once()
 
@@ -184,7 +202,14 @@ class ForceRegressor(GraphRegressor):
             weights[place] = non_negative_number(name, weight)
         self.term_weights.assign(weights)
 
-    def loss_terms(self, batch, y, y_pred, sample_weight, training) -> list:
+    def loss_terms(
+        self,
+        batch: Batch,
+        y: Tensor,
+        y_pred: Tensor,
+        sample_weight: Tensor | None,
+        training: bool,
+    ) -> list:
         """Return the losses of energies, forces and stresses, on the normal scale."""
         y_pred, slopes = energies_and_slopes(self, batch, training)
         weights = ops.convert_to_tensor(self.term_weights)
@@ -244,7 +269,7 @@ class ForceRegressor(GraphRegressor):
         self.stress_rmse.update_state(errors.squares, sample_weight=errors.count)
         return errors
 
-    def adapt(self, loader) -> None:
+    def adapt(self, loader: Loader) -> None:
         """Adapt to the training graphs; see `RegressionTask.adapt`.
 
         Raises:
@@ -264,14 +289,14 @@ class ForceRegressor(GraphRegressor):
                 )
         super().adapt(loader)
 
-    def check(self, loader) -> None:
+    def check(self, loader: Loader) -> None:
         """Raise a ValueError if, for example, two atoms coincide."""
         super().check(loader)
         for part in loader.parts:
             if "displacement" in part.edge:
                 check_apart(part)
 
-    def check_labels(self, loader) -> None:
+    def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError if labels are missing or have another shape."""
         super().check_labels(loader)
         check_displacements(loader)
@@ -287,7 +312,7 @@ class ForceRegressor(GraphRegressor):
             if self.stress_weight is not None and self.stress_key in part.context:
                 self._check_stress(part)
 
-    def known_slopes(self, part) -> int:
+    def known_slopes(self, part: FlatGraphs) -> int:
         """Return the number of known components of forces and stresses."""
         labels = [part.node.get(self.force_key)]
         if self.stress_weight is not None:

@@ -1,11 +1,28 @@
 """`GraphClassifier`: a class per graph, or several yes-or-no targets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
 from keras_bandgnn.models.classification_task import ClassificationTask
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Layer,
+        Optimizer,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -63,18 +80,18 @@ class GraphClassifier(ClassificationTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_classes: int,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
-        readout="mean",
+        readout: str | Layer = "mean",
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         use_bias: bool = True,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(
             backbone,
@@ -89,16 +106,16 @@ class GraphClassifier(ClassificationTask):
         self.head = make_head(self.head_units, readout, hidden, activation, use_bias)
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, B, C]."""
         states = self.backbone(batch, training=training)
         return self.logits(self.head(states, batch))
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-3."""
         return keras.optimizers.Adam(1e-3)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, B, C]."""
         return (*input_shape["graph"]["mask"], self.num_classes)
 

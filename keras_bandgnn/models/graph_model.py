@@ -1,6 +1,9 @@
 """`GraphModel`: a Keras model that trains on graphs and predicts for them."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Self, Unpack
 
 import keras
 
@@ -36,6 +39,24 @@ from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_bandgnn.aliases import (
+        Batch,
+        Callbacks,
+        Data,
+        EvaluateOptions,
+        FitOptions,
+        Graphs,
+        Labels,
+        ModuleOptions,
+        Results,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
+    from keras_bandgnn.primitives.receptive_field import ReceptiveField
+
 
 class GraphModel(EntryModel):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
@@ -68,7 +89,7 @@ class GraphModel(EntryModel):
         backbone: Backbone,
         preprocessor: GraphPreprocessor | None = None,
         compile: bool = True,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         # Mixed precision must not round geometry; layers cast for themselves.
         super().__init__(autocast=False, **kwargs)
@@ -107,12 +128,12 @@ class GraphModel(EntryModel):
         if self._compile_defaults:
             self.compile()
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Tensor, **kwargs: Tensor) -> Tensor:
         """Return the output for a batch; `predict` is for graphs."""
         check_batch(args[0] if args else kwargs.get("batch"), "")
         return super().__call__(*args, **kwargs)
 
-    def default_preprocessor(self, graphs) -> GraphPreprocessor:
+    def default_preprocessor(self, graphs: Graphs) -> GraphPreprocessor:
         """Return the preprocessor of a task that was created without one.
 
         Args:
@@ -127,7 +148,7 @@ class GraphModel(EntryModel):
             preprocessor.batcher = StaticBatcher(1, padding="64")
         return preprocessor
 
-    def complete(self, graphs, training: bool = False) -> None:
+    def complete(self, graphs: Graphs, training: bool = False) -> None:
         """Set the default preprocessor, unless the task has one.
 
         Args:
@@ -143,13 +164,13 @@ class GraphModel(EntryModel):
         # Bypass Keras' attribute tracking.
         self.__dict__["_for_predictions"] = self.preprocessor if temporary else None
 
-    def preprocess(self, graphs) -> Loader:
+    def preprocess(self, graphs: Data) -> Loader:
         """Return the batches that `predict` computes for graphs; see `loader`."""
         return self.loader(graphs, training=False)
 
     def loader(
         self,
-        graphs,
+        graphs: Data,
         shuffle: bool = False,
         seed: int = 0,
         adapt: bool = False,
@@ -174,14 +195,14 @@ class GraphModel(EntryModel):
         inputs = read_graphs(self, "graphs", graphs, adapt, required=True)
         return input_loader(self, inputs, shuffle, seed, adapt, training, sampler)
 
-    def receptive_field(self, training: bool):
+    def receptive_field(self, training: bool) -> ReceptiveField | None:
         """Return the exact schedule of this task, or None; see `ReceptiveField`."""
         if not self.reads_few or not self.distribution.takes_schedules:
             return None
         return self.backbone.receptive_field(training)
 
     @property
-    def program_variant(self):
+    def program_variant(self) -> object:
         """State beyond the configuration that compiled steps depend on."""
         return self.backbone.variant
 
@@ -192,7 +213,7 @@ class GraphModel(EntryModel):
     def check(self, loader: Loader) -> None:
         """Raise a ValueError if the graphs do not fit the task."""
 
-    def known_slopes(self, part) -> int:
+    def known_slopes(self, part: FlatGraphs) -> int:
         """Return the number of known training values besides the labels.
 
         Args:
@@ -215,14 +236,14 @@ class GraphModel(EntryModel):
     @one_thread
     def fit(
         self,
-        x=None,
-        y=None,
-        *args,
-        validation_data=None,
+        x: Data | None = None,
+        y: Labels = None,
+        *args: int | str | Callbacks,
+        validation_data: Data | tuple | None = None,
         seed: int = 0,
         sampler: Sampler | None = None,
-        **kwargs,
-    ):
+        **kwargs: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         A line before the epochs describes the batches, their fill, and the plan of the
@@ -286,7 +307,9 @@ class GraphModel(EntryModel):
         kwargs["validation_data"] = as_fit_data(valid, self)
         return fit_resumable(self, super().fit, loader, **kwargs)
 
-    def labelled(self, name: str, x, y=None, *args, **kwargs) -> tuple:
+    def labelled(
+        self, name: str, x: Data, y: Labels = None, *args: Labels, **kwargs: bool
+    ) -> tuple:
         """Return graphs with labels and weights; see `labelled_graphs.labelled`."""
         from keras_bandgnn.models.labelled_graphs import labelled
 
@@ -344,7 +367,14 @@ class GraphModel(EntryModel):
             raise ValueError(f"In validation_data: {error}") from error
 
     @one_thread
-    def evaluate(self, x=None, y=None, *args, sampler: Sampler | None = None, **kwargs):
+    def evaluate(
+        self,
+        x: Data | None = None,
+        y: Labels = None,
+        *args: int | str | Callbacks,
+        sampler: Sampler | None = None,
+        **kwargs: Unpack[EvaluateOptions],
+    ) -> Results:
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
@@ -370,7 +400,14 @@ class GraphModel(EntryModel):
         return super().evaluate(as_fit_data(loader, self), None, **kwargs)
 
     @one_thread
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+    def predict(
+        self,
+        x: Data,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Callbacks = None,
+    ) -> list | np.ndarray:
         """Predict for graphs, or for data of Keras.
 
         Args:
@@ -413,7 +450,13 @@ class GraphModel(EntryModel):
             predictions += part.spread(self.distribution.gather(out))
         return predictions
 
-    def outputs(self, loader: Loader, graphs, verbose=0, callbacks=None):
+    def outputs(
+        self,
+        loader: Loader,
+        graphs: Graphs,
+        verbose: int | str = 0,
+        callbacks: Callbacks = None,
+    ) -> Iterator[tuple[int, Tensor]]:
         """Yield the position of each graph in a loader, and the output for it.
 
         Args:
@@ -451,13 +494,13 @@ class GraphModel(EntryModel):
                 break
         callbacks.on_predict_end()
 
-    def batches(self, loader: Loader, graphs):
+    def batches(self, loader: Loader, graphs: Graphs) -> Iterator[Batch]:
         """Yield the batches of a loader for predictions; see `prediction_batches`."""
         as_loaded = isinstance(graphs, Loader) or self.distribution.several
         batcher = None if as_loaded else self.preprocessor.batcher
         return prediction_batches(loader, batcher)
 
-    def in_given_order(self, graphs, loader: Loader) -> Callable:
+    def in_given_order(self, graphs: Graphs, loader: Loader) -> Callable:
         """Return a function that maps (position, rows) of a graph to result rows."""
         del graphs, loader
         return lambda graph, rows: rows
@@ -501,7 +544,7 @@ class GraphModel(EntryModel):
         return {}
 
     @classmethod
-    def from_config(cls, config: dict) -> "GraphModel":
+    def from_config(cls, config: dict) -> Self:
         """Build the model from `get_config()`."""
         config = dict(config)
         for name in ("backbone", "preprocessor"):

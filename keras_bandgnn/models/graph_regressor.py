@@ -1,6 +1,9 @@
 """`GraphRegressor`: one or more numbers per graph."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -20,6 +23,23 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
     RadiusGraph,
 )
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+if TYPE_CHECKING:
+    import ase.calculators.calculator
+
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Data,
+        Layer,
+        Optimizer,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -86,18 +106,18 @@ class GraphRegressor(RegressionTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_targets: int = 1,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
-        readout="mean",
+        readout: str | Layer = "mean",
         hidden: int | None = None,
-        activation="silu",
+        activation: Activation = "silu",
         use_bias: bool = True,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         target_names: Iterable[str] | None = None,
         zbl: bool = False,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
         # === Config ===
@@ -117,18 +137,18 @@ class GraphRegressor(RegressionTask):
         self.normalizer = as_normalizer(normalizer, "atom" if sums else "graph")
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return predictions [G, B, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         return self.denormalized(values, batch)
 
-    def learnt(self, values, batch):
+    def learnt(self, values: Tensor, batch: Batch) -> Tensor:
         """Return outputs of the head without the constants of the normaliser."""
         if self.normalizer is not None:
             values = values * ops.convert_to_tensor(self.normalizer.std)
         return values if self.repulsion is None else values + self.repulsion(batch)
 
-    def denormalized(self, values, batch):
+    def denormalized(self, values: Tensor, batch: Batch) -> Tensor:
         """Return outputs of the head in the units of the labels, with repulsion."""
         values = super().denormalized(values, batch)
         return values if self.repulsion is None else values + self.repulsion(batch)
@@ -168,7 +188,7 @@ class GraphRegressor(RegressionTask):
                     f"cutoff={layer.reach(elements)[at]:g}."
                 )
 
-    def learnt_labels(self, loader):
+    def learnt_labels(self, loader: Loader) -> list[FlatGraphs]:
         """Return the graphs with the labels to which the normaliser is adapted."""
         if self.repulsion is None:
             return loader
@@ -183,14 +203,14 @@ class GraphRegressor(RegressionTask):
             parts.append(FlatGraphs.from_columns(columns, part.info))
         return FlatGraphs.concatenate(parts)
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam, 1e-4 times 0.96 per 100,000 steps, as Speckhard et al. 2025."""
         rate = keras.optimizers.schedules.ExponentialDecay(
             1e-4, 100_000, 0.96, staircase=True
         )
         return keras.optimizers.Adam(rate)
 
-    def predict_forces(self, x) -> list:
+    def predict_forces(self, x: Data) -> list:
         """Predict forces on the nodes: the negative gradient of the predicted energy.
 
         Args:
@@ -208,7 +228,7 @@ class GraphRegressor(RegressionTask):
         check_energy(self)
         return force_program(self).predict(x)
 
-    def predict_stress(self, x) -> list:
+    def predict_stress(self, x: Data) -> list:
         """Predict stresses: the strain derivative of the energy over the volume.
 
         Args:
@@ -229,7 +249,7 @@ class GraphRegressor(RegressionTask):
         check_energy(self)
         return stress_program(self).predict(x)
 
-    def as_calculator(self, skin: float = 0.5):
+    def as_calculator(self, skin: float = 0.5) -> ase.calculators.calculator.Calculator:
         """Return an ASE calculator, for molecular dynamics, relaxation and stresses.
 
         It has the properties "energy", "free_energy", "forces" and, for cells with a
@@ -266,7 +286,7 @@ class GraphRegressor(RegressionTask):
 
         return make_calculator(self, skin)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, B, D]."""
         return (*input_shape["graph"]["mask"], self.num_targets)
 

@@ -1,10 +1,12 @@
 """`LastLayerLaplace`: the uncertainty of a trained regressor from its last layer."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from keras import ops
@@ -23,6 +25,9 @@ from keras_bandgnn.models.regression_task import RegressionTask
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.task_program import TaskProgram, compiled
 from keras_bandgnn.saving.preset_paths import LAPLACE
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data, DType, FilePath, Labels
 
 NOISES = ("graph", "atom")
 
@@ -174,7 +179,7 @@ class LastLayerLaplace:
         """Factor of `calibrate`, float64 [D]."""
         self._digest = b""
 
-    def fit(self, graphs, y=None) -> "LastLayerLaplace":
+    def fit(self, graphs: Data, y: Labels = None) -> LastLayerLaplace:
         """Compute the posterior from the graphs that the task was trained on.
 
         Args:
@@ -207,7 +212,7 @@ class LastLayerLaplace:
         self._digest = self._weights_digest()
         return self
 
-    def calibrate(self, graphs, y=None) -> "LastLayerLaplace":
+    def calibrate(self, graphs: Data, y: Labels = None) -> LastLayerLaplace:
         """Set the factor by which the standard deviations fit the errors of graphs.
 
         With it the mean of ((label - mean) / std)^2 is 1 on these graphs.
@@ -232,11 +237,11 @@ class LastLayerLaplace:
         self.factor = np.sqrt(np.nanmean(squares, axis=0))
         return self
 
-    def predict(self, x) -> list:
+    def predict(self, x: Data) -> list:
         """Return the predictions of the task."""
         return self.predict_spread(x)[0]
 
-    def predict_spread(self, x, noise: bool = True) -> tuple[list, list]:
+    def predict_spread(self, x: Data, noise: bool = True) -> tuple[list, list]:
         """Return the predictions of the task and their standard deviations.
 
         Args:
@@ -266,7 +271,7 @@ class LastLayerLaplace:
         return mean, std
 
     def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
+        self, path: FilePath, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Write the task and its posterior to a folder, atomically.
 
@@ -297,7 +302,7 @@ class LastLayerLaplace:
             )
 
     @classmethod
-    def from_preset(cls, preset, dtype=None) -> "LastLayerLaplace":
+    def from_preset(cls, preset: FilePath, dtype: DType = None) -> LastLayerLaplace:
         """Load a folder that `save_to_preset` wrote.
 
         Args:
@@ -365,7 +370,7 @@ class LastLayerLaplace:
             return np.ones(self.task.num_targets)
         return np.asarray(ops.convert_to_numpy(normalizer.std), np.float64)
 
-    def _rows(self, values: np.ndarray) -> "Rows":
+    def _rows(self, values: np.ndarray) -> Rows:
         """Split the outputs of the program."""
         values = np.asarray(values, np.float64)
         targets = self.task.num_targets
@@ -375,7 +380,7 @@ class LastLayerLaplace:
             sizes=values[:, -1],
         )
 
-    def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
+    def _labelled(self, graphs, y) -> tuple[Rows, np.ndarray]:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
         rows = [
             row
@@ -392,12 +397,12 @@ class LastLayerLaplace:
         labels = np.stack(labels).reshape(len(labels), self.task.num_targets)
         return self._rows(np.stack(outputs)), labels
 
-    def _noise_sizes(self, rows: "Rows") -> np.ndarray:
+    def _noise_sizes(self, rows: Rows) -> np.ndarray:
         """Return the factor of the noise of each graph, [n]."""
         sizes = np.maximum(rows.sizes, 1.0)
         return sizes if self.noise == "atom" else np.ones_like(sizes)
 
-    def _spread(self, rows: "Rows", noise: bool) -> np.ndarray:
+    def _spread(self, rows: Rows, noise: bool) -> np.ndarray:
         """Return standard deviations without the factor, float64 [n, D]."""
         features = rows.features
         squares = np.einsum(

@@ -1,5 +1,9 @@
 """`LinkPredictor`: a score for pairs of nodes, such as links and triples."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, Unpack
+
 import keras
 from keras import ops
 
@@ -28,6 +32,23 @@ from keras_bandgnn.models.task import refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Data,
+        EvaluateOptions,
+        Optimizer,
+        PairFitOptions,
+        Pairs,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 # Options that do not apply to pairs.
 _LABELS = dict.fromkeys(
@@ -105,18 +126,18 @@ class LinkPredictor(PairTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         head: str = "dot",
         num_relations: int | None = None,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         objective: str = "binary",
         hidden: int | None = None,
-        activation="relu",
+        activation: Activation = "relu",
         symmetric: bool = False,
         edge_set: EdgeSet | None = None,
         embedding_l2: float = 0.0,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         refuse_preprocessor("head", head)
         super().__init__(backbone, preprocessor, **kwargs)
@@ -139,12 +160,12 @@ class LinkPredictor(PairTask):
         )
         self.build_and_compile()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, Q]."""
         batch_part(batch, "pair", "task.predict(graph, pairs)")
         if training and self.embedding_l2:
@@ -156,29 +177,29 @@ class LinkPredictor(PairTask):
             states = self.backbone(batch, training=training)
         return self.head(ops.cast(states, "float32"), batch)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, Q]."""
         return tuple(input_shape["pair"]["sender"])
 
     # === Training ===
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-2, as Kipf and Welling 2016."""
         return keras.optimizers.Adam(1e-2)
 
     def fit(
         self,
-        x=None,
-        pairs=None,
+        x: Data | None = None,
+        pairs: Pairs | None = None,
         negatives: NegativeSampler | None = None,
         batch_size: int | None = None,
-        known=None,
-        validation_pairs=None,
+        known: Pairs | None = None,
+        validation_pairs: Pairs | None = None,
         seed: int = 0,
         sampler: Sampler | None = None,
         undirected: bool | None = None,
-        **kwargs,
-    ):
+        **kwargs: Unpack[PairFitOptions],
+    ) -> keras.callbacks.History:
         """Train on pairs of a graph.
 
         Each step computes the states of all nodes, or with `sampler` those of a
@@ -272,15 +293,15 @@ class LinkPredictor(PairTask):
 
     def evaluate(
         self,
-        x=None,
-        pairs=None,
+        x: Data | None = None,
+        pairs: Pairs | None = None,
         negatives: NegativeSampler | NodePairs | None = None,
-        known=None,
+        known: Pairs | None = None,
         seed: int = 0,
         by_layer: bool = False,
         undirected: bool | None = None,
         sampler: Sampler | None = None,
-        **kwargs,
+        **kwargs: Unpack[EvaluateOptions],
     ) -> dict[str, float]:
         """Return loss, area under the ROC curve and average precision, all exact.
 
@@ -350,13 +371,13 @@ class LinkPredictor(PairTask):
 
     def loader(
         self,
-        graphs,
+        graphs: Data,
         shuffle: bool = False,
         seed: int = 0,
         adapt: bool = False,
         training: bool = True,
         sampler: Sampler | None = None,
-    ):
+    ) -> Loader:
         """Return a loader of the task's batches.
 
         Args:
@@ -389,7 +410,7 @@ class LinkPredictor(PairTask):
         if loader.pairs is not None:
             self.check_negatives(loader.assembler.negatives)
 
-    def export(self, *args, **kwargs):
+    def export(self, *args: object, **kwargs: object) -> NoReturn:
         """Raise an error: exported models take graphs, and have no pairs.
 
         Args:

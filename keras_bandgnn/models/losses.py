@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_bandgnn import compat
+from keras_bandgnn import compat, keras_bases
 from keras_bandgnn.checks import number, shown
 from keras_bandgnn.models.labels import Labels, keras_name
 
@@ -227,7 +227,7 @@ def refuse_class(kind: str, value) -> None:
         )
 
 
-class FunctionLoss(keras.losses.Loss):
+class FunctionLoss(keras_bases.Loss):
     """A function as a loss."""
 
     def __init__(self, function: Callable):
@@ -316,7 +316,7 @@ def _adapter(loss: keras.losses.Loss, labels: Labels) -> Callable:
     return adapter
 
 
-class LossTracker(keras.metrics.Metric):
+class LossTracker(keras_bases.Metric):
     """The loss in the logs: the mean over all entries since the last reset.
 
     A loss is a sum of parts, each a mean over its own entries (graphs, or known

@@ -1,6 +1,10 @@
 """`MaskedTask`: a task with labels per node or edge, which masks select."""
 
+from __future__ import annotations
+
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -26,6 +30,22 @@ from keras_bandgnn.preprocessing.loading.node_order import (
     scatter_to_caller_order,
     set_rows,
 )
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_bandgnn.aliases import (
+        Callbacks,
+        Data,
+        FilePath,
+        Graphs,
+        Labels,
+        MaskedEvaluateOptions,
+        MaskedFitOptions,
+        Results,
+        TaskLoaderOptions,
+    )
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,14 +73,14 @@ class MaskedTask(Task):
 
     def fit(
         self,
-        x=None,
-        y=None,
-        *args,
+        x: Data | None = None,
+        y: Labels = None,
+        *args: int | str | Callbacks,
         mask: str | None = None,
-        validation_data=None,
+        validation_data: Data | tuple | None = None,
         validation_mask: str | None = None,
-        **kwargs,
-    ):
+        **kwargs: Unpack[MaskedFitOptions],
+    ) -> keras.callbacks.History:
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
@@ -103,7 +123,14 @@ class MaskedTask(Task):
             inputs = self._masked(inputs, mask)
         return super().fit(inputs, y, *args, validation_data=validation_data, **kwargs)
 
-    def evaluate(self, x=None, y=None, *args, mask: str | None = None, **kwargs):
+    def evaluate(
+        self,
+        x: Data | None = None,
+        y: Labels = None,
+        *args: int | str | Callbacks,
+        mask: str | None = None,
+        **kwargs: Unpack[MaskedEvaluateOptions],
+    ) -> Results:
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
@@ -124,7 +151,13 @@ class MaskedTask(Task):
             inputs = self._masked(inputs, mask)
         return super().evaluate(inputs, y, *args, **kwargs)
 
-    def loader(self, graphs, *args, mask: str | None = None, **kwargs) -> Loader:
+    def loader(
+        self,
+        graphs: Data,
+        *args: bool | int,
+        mask: str | None = None,
+        **kwargs: Unpack[TaskLoaderOptions],
+    ) -> Loader:
         """Return a loader of the task's batches, see `Task.loader`.
 
         Args:
@@ -143,7 +176,11 @@ class MaskedTask(Task):
         return super().loader(graphs, *args, **kwargs)
 
     def predict_by_layer(
-        self, x, block_size: int = 8192, folder=None, verbose="auto"
+        self,
+        x: Data,
+        block_size: int = 8192,
+        folder: FilePath | None = None,
+        verbose: int | str = "auto",
     ) -> list[np.ndarray]:
         """Predict for the nodes of large graphs, one layer of all nodes at a time.
 
@@ -182,7 +219,7 @@ class MaskedTask(Task):
         rows = predict_by_layer(self, inputs.data, block_size, folder, verbose)
         return inputs.spread(rows)
 
-    def in_given_order(self, graphs, loader: Loader):
+    def in_given_order(self, graphs: Graphs, loader: Loader) -> Callable:
         """Return a function that restores the caller's order of nodes or edges.
 
         Row n belongs to node (or edge) n of the caller's graph, NaN for those that the

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import keras
 from keras import ops
 
-from keras_bandgnn import compat
+from keras_bandgnn import compat, keras_bases
 from keras_bandgnn.models.labels import Labels, keras_name
 from keras_bandgnn.models.losses import (
     function_name,
@@ -37,7 +37,7 @@ def only_real(y_true, y_pred, weight):
     return filled(y_true), filled(y_pred)
 
 
-class EntryMetric(keras.metrics.Metric):
+class EntryMetric(keras_bases.Metric):
     """A metric over known real entries, with or without weights.
 
     Args:
@@ -93,7 +93,7 @@ class EntryMetric(keras.metrics.Metric):
         return self.metric.result()
 
 
-class FunctionMetric(keras.metrics.MeanMetricWrapper):
+class FunctionMetric(keras_bases.MeanMetricWrapper):
     """The mean of a function's values."""
 
     def __init__(self, function: Callable, name: str):

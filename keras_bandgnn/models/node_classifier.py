@@ -1,12 +1,27 @@
 """`NodeClassifier`: a class per node, or several yes-or-no targets."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
 from keras_bandgnn.checks import optional, string
 from keras_bandgnn.models.classification_task import ClassificationTask
 from keras_bandgnn.models.masked_task import MaskedTask
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Optimizer,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -66,15 +81,15 @@ class NodeClassifier(MaskedTask, ClassificationTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_classes: int,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
         ordinal: bool = False,
         node_set: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(
             backbone,
@@ -90,16 +105,16 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         self.head = keras.layers.Dense(self.head_units, dtype="float32", name="head")
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, N, C]."""
         states = self.backbone(batch, training=training)
         return self.logits(self.head(states))
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-2, as Kipf and Welling 2017."""
         return keras.optimizers.Adam(1e-2)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, N, C]."""
         return (*input_shape["node"]["mask"], self.num_classes)
 

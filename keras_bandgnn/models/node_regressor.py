@@ -1,6 +1,9 @@
 """`NodeRegressor`: one or more numbers per node."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -8,6 +11,11 @@ from keras_bandgnn.checks import optional, string
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer
 from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, Shape, TaskOptions, Tensor
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -59,14 +67,14 @@ class NodeRegressor(MaskedTask, RegressionTask):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_targets: int = 1,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         target_names: Iterable[str] | None = None,
         node_set: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
         self.node_set = optional(string, "node_set", node_set)
@@ -75,11 +83,11 @@ class NodeRegressor(MaskedTask, RegressionTask):
         self.normalizer = as_normalizer(normalizer, "node")
         self.build_and_compile()
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return predictions [G, N, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training))
         return self.denormalized(values, batch)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, N, D]."""
         return (*input_shape["node"]["mask"], self.num_targets)

@@ -1,5 +1,9 @@
 """`NodeSelector`: one of the candidates of each graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 import numpy as np
 from keras import ops
@@ -22,6 +26,24 @@ from keras_bandgnn.training.selection_crossentropy import (
     MASKED_LOGIT,
     SelectionCrossentropy,
 )
+
+if TYPE_CHECKING:
+    import pandas
+
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Data,
+        Labels,
+        Loss,
+        Optimizer,
+        PredictOptions,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -68,12 +90,12 @@ class NodeSelector(Task):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
+        backbone: Backbone,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         readout: str = "candidate",
         label_smoothing: float = 0.0,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
@@ -83,13 +105,13 @@ class NodeSelector(Task):
         self.head = keras.layers.Dense(1, dtype="float32", name="head")
         self.build_and_compile()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head."""
         parts = 3 if self.readout == "slot" else 1
         self.head.build((None, None, None, parts * self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the logits [G, B, C]."""
         states = self.backbone(batch, training=training)
         candidate = batch["candidate"]
@@ -101,11 +123,11 @@ class NodeSelector(Task):
         logits = ops.squeeze(self.head(rows), axis=-1)
         return ops.where(candidate["mask"], logits, MASKED_LOGIT)
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return the paper's momentum SGD, see `training.make_optimizer`."""
         return make_optimizer("sgd")
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return cross-entropy over real candidates, with the task's smoothing."""
         return SelectionCrossentropy(self.label_smoothing)
 
@@ -113,7 +135,9 @@ class NodeSelector(Task):
         """Return accuracy over real graphs."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
-    def predict_proba(self, x, **kwargs):
+    def predict_proba(
+        self, x: Data, **kwargs: Unpack[PredictOptions]
+    ) -> list | np.ndarray:
         """Return the probabilities of the candidates.
 
         Args:
@@ -139,7 +163,9 @@ class NodeSelector(Task):
         """Return the probabilities of logits; see `Task.ensemble_outputs`."""
         return np.exp(log_softmax(outputs)).astype(outputs.dtype)
 
-    def errors(self, graphs, y=None, as_frame: bool = False):
+    def errors(
+        self, graphs: Data, y: Labels = None, as_frame: bool = False
+    ) -> dict[str, np.ndarray] | pandas.DataFrame:
         """Return the selections and losses of labelled graphs as a table.
 
         Args:
@@ -199,7 +225,7 @@ class NodeSelector(Task):
                 "readout='candidate'."
             )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, B, C]."""
         return tuple(input_shape["candidate"]["node"])
 

@@ -1,6 +1,8 @@
 """`PairTask`: objectives, scores and ranks of a task over pairs of nodes."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -34,6 +36,9 @@ from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Batch, Data, Loss, Pairs, StepOptions, Tensor
     from keras_bandgnn.models.recommendations import Recommendations
 
 OBJECTIVES = ("binary", "softmax", "bpr")
@@ -53,7 +58,7 @@ class PairTask(Task):
         """Whether an entry is a positive among its negatives, not a single pair."""
         return self.objective != "binary"
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return the loss of the objective: a cross-entropy, or `BPRLoss`."""
         if self.objective == "bpr":
             return BPRLoss()
@@ -86,7 +91,9 @@ class PairTask(Task):
             )
             refuse("negatives", expected, negatives, advice)
 
-    def entries(self, x, y, y_pred, sample_weight=None):
+    def entries(
+        self, x: Batch, y: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return labels, outputs and weights of entries; see `Labels.entries`.
 
         But with the objective "binary" an entry is a positive among its negatives.
@@ -106,13 +113,13 @@ class PairTask(Task):
 
     def predict(
         self,
-        x,
-        pairs=None,
+        x: Data,
+        pairs: Pairs | None = None,
         batch_size: int | None = None,
         by_layer: bool = False,
         sampler: Sampler | None = None,
-        **kwargs,
-    ):
+        **kwargs: Unpack[StepOptions],
+    ) -> np.ndarray:
         """Return the scores of pairs, logits.
 
         Args:
@@ -160,11 +167,11 @@ class PairTask(Task):
     def rank(
         self,
         graph: Graph,
-        pairs,
-        known=None,
+        pairs: Pairs,
+        known: Pairs | None = None,
         sides: str = "receiver",
         chunk: int | None = None,
-        verbose="auto",
+        verbose: int | str = "auto",
         by_layer: bool = False,
         undirected: bool | None = None,
         self_pairs: bool = True,
@@ -234,16 +241,16 @@ class PairTask(Task):
     def recommend(
         self,
         graph: Graph,
-        users=None,
+        users: ArrayLike | None = None,
         k: int = 10,
-        exclude=None,
+        exclude: Pairs | None = None,
         relation: int = 0,
         chunk: int | None = None,
-        verbose="auto",
+        verbose: int | str = "auto",
         by_layer: bool = False,
         undirected: bool | None = None,
         self_pairs: bool = False,
-    ) -> "Recommendations":
+    ) -> Recommendations:
         """Return the k receivers of largest score for each sender, the best one first.
 
         Scores are compared on the device, some senders at a time; there is never a

@@ -1,8 +1,11 @@
 """`RegressionTask`: a task over numbers, one or several targets with their scales."""
 
+from __future__ import annotations
+
 import logging
 import types
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -15,6 +18,23 @@ from keras_bandgnn.models.label_checks import distinct_names, require_labels
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+if TYPE_CHECKING:
+    import pandas
+
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Data,
+        Labels,
+        Loss,
+        Optimizer,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 # Limit of float32, with room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
@@ -45,11 +65,11 @@ class RegressionTask(Task):
 
     def __init__(
         self,
-        backbone,
+        backbone: Backbone,
         num_targets: int = 1,
-        preprocessor=None,
+        preprocessor: GraphPreprocessor | None = None,
         target_names: Iterable[str] | None = None,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         refuse_preprocessor("num_targets", num_targets)
         super().__init__(backbone, preprocessor, **kwargs)
@@ -59,7 +79,7 @@ class RegressionTask(Task):
         )
         self.labels = NumberLabels(self.num_targets, self.target_names)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head and the constants of the normaliser."""
         self.head.build((None, None, self.backbone.hidden_dim))
         targets = (None, None, self.num_targets)
@@ -69,17 +89,17 @@ class RegressionTask(Task):
             self.normalizer.check_targets(self.num_targets)
         self.built = True
 
-    def denormalized(self, values, batch):
+    def denormalized(self, values: Tensor, batch: Batch) -> Tensor:
         """Return outputs of the head in the units of the labels."""
         if self.normalizer is None:
             return values
         return self.normalizer(values, batch)
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-3."""
         return keras.optimizers.Adam(1e-3)
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return the mean squared error over known labels, on the normal scale."""
         return keras.losses.MeanSquaredError()
 
@@ -96,7 +116,7 @@ class RegressionTask(Task):
             metrics.append({name: "mae" for name in self.target_names})
         return metrics
 
-    def loss_scale(self, y, y_pred):
+    def loss_scale(self, y: Tensor, y_pred: Tensor) -> tuple[Tensor, Tensor]:
         """Divide by the normaliser's `std`; metrics are in the units of the labels."""
         if self.normalizer is None:
             return y, y_pred
@@ -157,7 +177,7 @@ class RegressionTask(Task):
                 self.num_targets,
             )
 
-    def learnt_labels(self, loader):
+    def learnt_labels(self, loader: Loader) -> list[FlatGraphs]:
         """Return the graphs with the labels to which the normaliser is adapted.
 
         Args:
@@ -169,7 +189,9 @@ class RegressionTask(Task):
         """Return the numbers; see `Task.ensemble_outputs`."""
         return outputs
 
-    def errors(self, graphs, y=None, as_frame: bool = False):
+    def errors(
+        self, graphs: Data, y: Labels = None, as_frame: bool = False
+    ) -> dict[str, np.ndarray] | pandas.DataFrame:
         """Return the predictions and errors of labelled graphs as a table.
 
         Args:

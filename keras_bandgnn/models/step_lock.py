@@ -9,10 +9,13 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 import keras
 
 _WAIT = 0.05
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 
 class StepLock:
@@ -74,12 +77,12 @@ def exclusive(model: keras.Model, name: str) -> Iterator[None]:
         yield
 
 
-def one_thread(method: Callable) -> Callable:
+def one_thread(method: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """Decorate a method of a task: one thread at a time runs it."""
 
     @functools.wraps(method)
-    def call(self, *args, **kwargs):
-        with exclusive(self, method.__name__):
-            return method(self, *args, **kwargs)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        with exclusive(args[0], method.__name__):
+            return method(*args, **kwargs)
 
     return call

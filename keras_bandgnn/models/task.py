@@ -1,7 +1,10 @@
 """`Task`: a backbone with a head, which takes graphs and returns results per graph."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -11,6 +14,10 @@ from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import TASK
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data, DType, FilePath
+    from keras_bandgnn.primitives.plan import Plan
 
 
 def refuse_preprocessor(name: str, value) -> None:
@@ -50,7 +57,7 @@ class Task(GraphModel):
     presets = Presets(TASK)
 
     def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
+        self, path: FilePath, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Write the task, its preprocessor and its weights to a folder.
 
@@ -68,13 +75,13 @@ class Task(GraphModel):
     @classmethod
     def from_preset(
         cls,
-        preset,
+        preset: FilePath,
         load_weights: bool = True,
-        dtype=None,
+        dtype: DType = None,
         backbone: Mapping | None = None,
         compile: bool = True,
-        **head,
-    ) -> "Task":
+        **head: object,
+    ) -> Self:
         """Load a task from a folder, the name of a preset or the Hugging Face Hub.
 
         Args:
@@ -129,7 +136,7 @@ class Task(GraphModel):
         return enable_lora(self, rank, alpha, layers)
 
     def embed(
-        self, graphs, level: str = "node", reduce: str = "mean", layer: int = -1
+        self, graphs: Data, level: str = "node", reduce: str = "mean", layer: int = -1
     ) -> list:
         """Return the states of nodes, or one vector per graph.
 
@@ -166,7 +173,7 @@ class Task(GraphModel):
 
         return inspection.embed(self, graphs, level, reduce, layer)
 
-    def attention_weights(self, graphs) -> list:
+    def attention_weights(self, graphs: Data) -> list:
         """Return the attention weights of every layer of the backbone.
 
         Args:
@@ -197,14 +204,14 @@ class Task(GraphModel):
 
     def export(
         self,
-        path,
+        path: FilePath,
         format: str = "tf_saved_model",
-        graphs=None,
-        budget=None,
-        plan=None,
+        graphs: Data | None = None,
+        budget: Mapping[str, int] | None = None,
+        plan: Plan | None = None,
         verify: bool = True,
-        **options,
-    ):
+        **options: object,
+    ) -> FilePath:
         """Write the task, with its preprocessing, for another runtime.
 
         The folder has the model for supergraphs of one shape, and `packing.json`, with
@@ -254,7 +261,7 @@ class Task(GraphModel):
             for layer in compat.sublayers(self)
         )
 
-    def save(self, filepath, *args, **kwargs):
+    def save(self, filepath: FilePath, *args: bool, **kwargs: bool) -> None:
         """Write the task to a `.keras` file, see `keras.Model.save`.
 
         Raises:
@@ -268,7 +275,9 @@ class Task(GraphModel):
             )
         return super().save(filepath, *args, **kwargs)
 
-    def quantize(self, mode=None, *args, **kwargs):
+    def quantize(
+        self, mode: str | None = None, *args: object, **kwargs: object
+    ) -> None:
         """Round weights, see `keras.Model.quantize`; last, before `export`.
 
         Args:

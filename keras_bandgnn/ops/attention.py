@@ -1,6 +1,8 @@
 """Softmax attention of nodes: along edges, inside dense tiles, and over all nodes."""
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from keras_bandgnn.ops.loops import (
     with_gradient,
 )
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+
 # Log-sum-exp of a receiver without edges.
 EMPTY = -1e30
 # Edges per chunk: bounds the memory of the per-edge rows of all heads. On accelerators,
@@ -36,7 +41,17 @@ def takes_tables() -> bool:
     return backend.flat_edge_attention is None and not is_portable()
 
 
-def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep=None):
+def edge_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    weight: Tensor | None,
+    sender: Tensor,
+    receiver: Tensor,
+    num_heads: int,
+    keep: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Compute softmax attention over the edges into each receiver, per supergraph.
 
         s_e = q[i] . k[j] / sqrt(d) + bias_e   for each head, e: j -> i
@@ -441,8 +456,17 @@ _PAIRS, _MANY_PAIRS = 1 << 20, 1 << 23
 
 
 def full_attention(
-    q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed=None, logs=True
-):
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    pair_bias: Tensor | None,
+    pairs: Tensor | None,
+    num_heads: int,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+    logs: bool = True,
+) -> tuple[Tensor, Tensor | None]:
     """Compute softmax attention between all rows of each of R sequences.
 
         s_ij = q[i] . k[j] / sqrt(d) + bias_ij   for each head

@@ -1,10 +1,17 @@
 """Batched gathers, sums and products, one flat call for all supergraphs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.backend import current as backend
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Shape, Tensor
 
-def offset_ids(ids, size):
+
+def offset_ids(ids: Tensor, size: int) -> Tensor:
     """Add `g * size` to the ids of supergraph g, for arrays flattened over G.
 
     Args:
@@ -39,7 +46,7 @@ def _wide(dtype) -> str:
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
-def batched_gather(x, ids):
+def batched_gather(x: Tensor, ids: Tensor) -> Tensor:
     """Gather rows `x[g, ids[g]]` of each supergraph.
 
     Args:
@@ -55,7 +62,7 @@ def batched_gather(x, ids):
     return ops.cast(rows, x.dtype)
 
 
-def scatter_add(indices, values, shape):
+def scatter_add(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
     """Scatter-add values into zeros; half precision accumulates in float32.
 
     Args:
@@ -70,7 +77,9 @@ def scatter_add(indices, values, shape):
     return ops.cast(backend.scatter_add(indices, wide, shape), values.dtype)
 
 
-def batched_segment_sum(data, ids, num_segments, is_sorted=False):
+def batched_segment_sum(
+    data: Tensor, ids: Tensor, num_segments: int, is_sorted: bool = False
+) -> Tensor:
     """Sum rows by segment within each supergraph; id `num_segments` is padding.
 
     Half-precision rows accumulate in float32.
@@ -95,7 +104,9 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
     return ops.cast(sums[:, :num_segments], data.dtype)
 
 
-def batched_segment_max(data, ids, num_segments, is_sorted=True):
+def batched_segment_max(
+    data: Tensor, ids: Tensor, num_segments: int, is_sorted: bool = True
+) -> Tensor:
     """Compute segment maxima within each supergraph; empty segments are 0.
 
     Rows tied for the maximum share its gradient.

@@ -8,11 +8,17 @@ by node, declare `splits_sequences = True` in their class; see
 `distribution.sequence_parallel`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import contextvars
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from keras_bandgnn.host_keras import keras
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
 
 _active = contextvars.ContextVar("sequence_axis", default=None)
 
@@ -54,7 +60,7 @@ def rows_at(states, ids):
     return axis.rows(states, ids)
 
 
-def over_devices(values):
+def over_devices(values: Tensor) -> Tensor:
     """Return the sum over the devices of the axis, or `values` without an axis."""
     axis = sequence_axis()
     return values if axis is None else axis.total(values)

@@ -1,6 +1,8 @@
 """Batched sparse products and gathers, one flat call for all supergraphs."""
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.backend import current as backend
@@ -10,6 +12,9 @@ from keras_bandgnn.ops.batched import (
     offset_ids,
 )
 from keras_bandgnn.ops.context import is_portable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
 
 
 class CSR(NamedTuple):
@@ -116,7 +121,7 @@ def filtered_sum(sent, edges, factor, weights, edge, activate, equal=None):
 # Grouped matmuls.
 
 
-def grouped_matmul(rows, kinds, kernel):
+def grouped_matmul(rows: Tensor, kinds: Tensor, kernel: Tensor) -> Tensor:
     """Multiply each group of rows by the kernel of its type.
 
     Args:
@@ -136,7 +141,9 @@ def grouped_matmul(rows, kinds, kernel):
     return ops.reshape(out, (-1, length, ops.shape(kernel)[2]))
 
 
-def gathered_grouped_matmul(x, rows: RowIndex, kinds, kernel):
+def gathered_grouped_matmul(
+    x: Tensor, rows: RowIndex, kinds: Tensor, kernel: Tensor
+) -> Tensor:
     """Compute `grouped_matmul` of rows gathered from `x`.
 
     Args:
@@ -252,7 +259,7 @@ def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
     return CSRPair(matrix, with_pointer(backward, num_columns))
 
 
-def with_scatter_index(index, num_rows: int) -> RowIndex:
+def with_scatter_index(index: Tensor, num_rows: int) -> RowIndex:
     """Add the matrix of the scatter-add, the gradient of a gather of rows.
 
     Args:
@@ -266,7 +273,7 @@ def with_scatter_index(index, num_rows: int) -> RowIndex:
     return RowIndex(index, with_pointer(backward, num_rows))
 
 
-def sparse_matmul(matrix: CSRPair, x):
+def sparse_matmul(matrix: CSRPair, x: Tensor) -> Tensor:
     """Multiply a sparse matrix by dense rows, per supergraph.
 
     Half precision accumulates in float32: in bfloat16 a sum of ones saturates at 256.
@@ -303,7 +310,7 @@ def sparse_matmul(matrix: CSRPair, x):
     return out if single else out[:, :num_rows]
 
 
-def gather_rows(rows: RowIndex, x):
+def gather_rows(rows: RowIndex, x: Tensor) -> Tensor:
     """Gather rows of each supergraph.
 
     Args:

@@ -61,7 +61,9 @@ class Hardware:
         logs = np.log(SIZES[name]), np.log(self.rates[name])
         return float(np.exp(np.interp(np.log(max(size, 1)), *logs)))
 
-    def matmul_seconds(self, rows, inner, columns, blocks: bool = False) -> float:
+    def matmul_seconds(
+        self, rows: float, inner: float, columns: float, blocks: bool = False
+    ) -> float:
         """Return the time of a product [rows, inner] @ [inner, columns].
 
         With `blocks` the first matrix is a batch of dense blocks of `inner` columns.
@@ -72,27 +74,29 @@ class Hardware:
             return 2 * (flops / self.rate("blocks", inner) + self.launch)
         return 3 * (flops / self.rate("matmul", (inner * columns) ** 0.5) + self.launch)
 
-    def grouped_seconds(self, rows, width, units, group_size: int) -> float:
+    def grouped_seconds(
+        self, rows: float, width: float, units: float, group_size: int
+    ) -> float:
         """Return the time to multiply groups of rows by kernels [width, units]."""
         rate = self.rate("grouped", group_size) / self.rate("matmul", 64)
         rate *= self.rate("matmul", (width * units) ** 0.5)
         return 3 * (2 * rows * width * units / rate + self.launch)
 
-    def gather_seconds(self, rows, width, rate: str = "gather") -> float:
+    def gather_seconds(self, rows: float, width: float, rate: str = "gather") -> float:
         """Return the time to gather rows; the gradient scatters them."""
         size = rows * max(width * self.itemsize, _LINE)
         return size / self.rate(rate) + 2 * self.launch
 
-    def scatter_seconds(self, rows, width) -> float:
+    def scatter_seconds(self, rows: float, width: float) -> float:
         """Return the time to scatter-add rows; the gradient gathers them."""
         return self.gather_seconds(rows, width, "scatter")
 
-    def sparse_seconds(self, entries, rows, width) -> float:
+    def sparse_seconds(self, entries: float, rows: float, width: float) -> float:
         """Return the time of a sparse product with `rows` rows, and its transpose."""
         seconds = entries * width / self.rate("sparse")
         return seconds + 2 * self.write_seconds(rows * width) + 2 * self.launch
 
-    def write_seconds(self, entries) -> float:
+    def write_seconds(self, entries: float) -> float:
         """Return the time to fill a new array; infinite for arrays above 2 GiB."""
         size = entries * self.itemsize
         seconds = size / self.rate("write", size) + self.launch

@@ -1,8 +1,10 @@
 """`plot_bandwidths`: histograms of graph sizes and bandwidths."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,13 +18,17 @@ from keras_bandgnn.plotting.style import (
     style_legend,
 )
 
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
 _NAMES = {"nodes": "nodes", "before": "bandwidth before", "after": "bandwidth after"}
 _COLORS = {"nodes": GREY, "before": PALETTE[1], "after": PALETTE[0]}
 
 
 def plot_bandwidths(
     sizes: Mapping[str, np.ndarray], path: str | os.PathLike | None = None
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot bandwidths before and after reordering (Figure 1 of Balog et al. 2019).
 
     Left: histograms of nodes and bandwidths. Middle: share of graphs below a

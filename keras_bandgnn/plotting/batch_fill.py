@@ -1,7 +1,9 @@
 """`plot_batch_fill`: how much of the padded batches is real."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +16,13 @@ from keras_bandgnn.plotting.style import (
     style_axes,
     style_legend,
 )
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+    from keras_bandgnn.aliases import Values
+    from keras_bandgnn.preprocessing.loading.loader import Loader
 
 
 def _fill(source: Any) -> dict[str, float]:
@@ -34,7 +43,11 @@ def _share(value: Any) -> float:
     return float(value)
 
 
-def plot_batch_fill(source: Any, ax: Any = None, title: str | None = None) -> Any:
+def plot_batch_fill(
+    source: Loader | Values,
+    ax: matplotlib.axes.Axes | None = None,
+    title: str | None = None,
+) -> matplotlib.figure.Figure:
     """Plot which share of each resource of the batches real graphs use.
 
     The rest is padding: memory and computation that are wasted.

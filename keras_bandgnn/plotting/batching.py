@@ -1,8 +1,10 @@
 """Figures 3 to 5 of Speckhard et al. 2025: batch shapes, step times and speed-ups."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +17,10 @@ from keras_bandgnn.plotting.style import (
     style_axes,
     style_legend,
 )
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
 
 _MARKERS = {"dynamic": "o", "constant": "s", "64": "^", "power_of_two": "v"}
 _COLORS = dict(zip(_MARKERS, PALETTE, strict=False))
@@ -61,7 +67,9 @@ def _lines(axes, group: Sequence[Mapping], value) -> None:
     axes.minorticks_off()
 
 
-def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None) -> Any:
+def plot_shapes(
+    cells: Sequence[Mapping], path: str | os.PathLike | None = None
+) -> matplotlib.figure.Figure:
     """Plot Figure 3: distinct shapes over the batch size, and graphs per batch.
 
     Args:
@@ -97,7 +105,7 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None)
 
 def plot_step_times(
     cells: Sequence[Mapping], path: str | os.PathLike | None = None
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot Figure 4: batching, update and combined time per step, not compilation.
 
     Args:
@@ -126,7 +134,7 @@ def plot_step_times(
 
 def plot_speedups(
     cells: Sequence[Mapping], path: str | os.PathLike | None = None
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot Figure 5: speed-up of each algorithm over the slowest.
 
     Args:

@@ -1,6 +1,8 @@
 """`plot_calibration`: whether standard deviations are as large as the errors."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,10 +17,19 @@ from keras_bandgnn.plotting.style import (
 )
 from keras_bandgnn.training.calibration_report import calibration_report, known_errors
 
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+    from numpy.typing import ArrayLike
+
 
 def plot_calibration(
-    labels: Any, mean: Any, std: Any, ax: Any = None, title: str | None = None
-) -> Any:
+    labels: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    ax: matplotlib.axes.Axes | None = None,
+    title: str | None = None,
+) -> matplotlib.figure.Figure:
     """Plot the observed over the expected coverage of central intervals.
 
     On the diagonal an interval of level p holds the share p of the labels; below it

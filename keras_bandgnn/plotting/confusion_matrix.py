@@ -1,13 +1,20 @@
 """`plot_confusion_matrix`: which classes are taken for which."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bandgnn.checks import one_of, optional, refuse, string, strings
 from keras_bandgnn.plotting.rows import paired_rows
 from keras_bandgnn.plotting.style import GREY, INK, add_colorbar, axes_of, style_axes
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+    from numpy.typing import ArrayLike
 
 # More classes have no numbers in their cells.
 _NUMBERED = 20
@@ -55,13 +62,13 @@ def _classes(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plot_confusion_matrix(
-    labels: Any,
-    predictions: Any,
+    labels: ArrayLike,
+    predictions: ArrayLike,
     class_names: Sequence[str] | None = None,
     normalize: str | None = None,
-    ax: Any = None,
+    ax: matplotlib.axes.Axes | None = None,
     title: str | None = None,
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot how many examples of each class are predicted as each class.
 
     Colours show the share of each true class, so rare classes are as visible as

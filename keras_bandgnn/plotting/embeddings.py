@@ -1,7 +1,9 @@
 """`plot_embeddings`: states of graphs or nodes on a plane."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +25,11 @@ from keras_bandgnn.plotting.style import (
     style_axes,
     style_legend,
 )
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+    from numpy.typing import ArrayLike
 
 # More different integers are shown as numbers.
 _CLASSES = 12
@@ -116,15 +123,15 @@ def _rows(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def plot_embeddings(
-    embeddings: Any,
-    labels: Any = None,
+    embeddings: ArrayLike,
+    labels: ArrayLike | None = None,
     method: str | Callable = "pca",
     class_names: Sequence[str] | None = None,
     label: str | None = None,
     seed: int = 0,
-    ax: Any = None,
+    ax: matplotlib.axes.Axes | None = None,
     title: str | None = None,
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot embeddings of graphs or nodes as points on a plane, coloured by label.
 
     Args:

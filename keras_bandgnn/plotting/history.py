@@ -1,5 +1,7 @@
 """`plot_history`: training curves of one or several runs."""
 
+from __future__ import annotations
+
 import csv
 import io
 import math
@@ -7,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +31,12 @@ from keras_bandgnn.plotting.style import (
     style_axes,
     style_legend,
 )
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+    from keras_bandgnn.aliases import Item, Values
 
 _EXPECTED = (
     "what `fit` returned, its `history`, a file of CSVLogger, or a dict of them by name"
@@ -130,12 +138,12 @@ def _metrics(runs: Mapping[str, Mapping], metrics: Any) -> list[str]:
 
 
 def plot_history(
-    history: Any,
+    history: Values | Item,
     metrics: str | Sequence[str] | None = None,
     yscale: str = "linear",
-    ax: Any = None,
+    ax: matplotlib.axes.Axes | None = None,
     title: str | None = None,
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot training curves, a panel per metric, of one run or of several.
 
     Args:

@@ -1,13 +1,20 @@
 """`plot_parity`: predicted numbers over true ones, and the distribution of errors."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bandgnn.checks import having, optional, refuse, sequence, string
 from keras_bandgnn.plotting.rows import paired_rows, stacked
 from keras_bandgnn.plotting.style import GREY, INK, PALETTE, new_figure, style_axes
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+    from numpy.typing import ArrayLike
 
 # More points are shown as densities.
 _POINTS = 5000
@@ -47,13 +54,13 @@ def _columns(labels: Any, predictions: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plot_parity(
-    labels: Any,
-    predictions: Any,
+    labels: ArrayLike,
+    predictions: ArrayLike,
     targets: str | Sequence[str] | None = None,
     units: str | Sequence[str | None] | None = None,
-    ax: Any = None,
+    ax: matplotlib.axes.Axes | None = None,
     title: str | None = None,
-) -> Any:
+) -> matplotlib.figure.Figure:
     """Plot predicted over true numbers, with MAE, RMSE and R2, and their errors.
 
     Each target has a panel of points around the diagonal (of densities, if there are

@@ -1,8 +1,10 @@
 """`plot_schema`: the node sets and edge sets of a graph."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +13,14 @@ from keras_bandgnn.data.converters.node_sets import has_features
 from keras_bandgnn.graph import Graph, edge_sets
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.plotting.style import INK, axes_of, colors
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+    from keras_bandgnn.aliases import Values
+    from keras_bandgnn.data.flat import FlatGraphs
+    from keras_bandgnn.data.store import GraphStore
 
 # Inches: of a character, a line of text, a level of arrows, and between boxes.
 _CHARACTER = 0.078
@@ -39,7 +49,11 @@ class _Arrow(NamedTuple):
     side: int
 
 
-def plot_schema(source: Any, ax: Any = None, title: str | None = None) -> Any:
+def plot_schema(
+    source: Graph | FlatGraphs | GraphStore | Values,
+    ax: matplotlib.axes.Axes | None = None,
+    title: str | None = None,
+) -> matplotlib.figure.Figure:
     """Plot the node sets of a graph, with their features, and the edge sets.
 
     Edge sets to the right are arrows above the boxes of node sets, those to the left

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import instance, refuse
 from keras_bandgnn.graph import EDGE_SETS, Graph
 from keras_bandgnn.host_keras import keras
@@ -11,7 +12,7 @@ from keras_bandgnn.registration import check_registered, registered_class
 _OF_KERAS = ("name", "trainable", "dtype")
 
 
-class HostLayer(keras.layers.Layer):
+class HostLayer(keras_bases.Layer):
     """A Keras layer that takes graphs on the host instead of tensors on a device.
 
     Base of graph layers, batchers and `GraphPreprocessor`. It has no weights and no

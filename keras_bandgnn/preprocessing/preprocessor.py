@@ -1,7 +1,9 @@
 """`GraphPreprocessor`: all that happens to graphs before the model sees them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
 from keras_bandgnn.checks import (
@@ -47,6 +49,12 @@ from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import class_entry, registered_class
 from keras_bandgnn.saving.preset_paths import METADATA, PREPROCESSOR
 from keras_bandgnn.version import __version__
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_bandgnn.aliases import Data, FilePath, LayerOptions, LoaderOptions
+    from keras_bandgnn.data.store import GraphStore
 
 
 def _from_plain(entry: Mapping, base: type, what: str):
@@ -110,7 +118,7 @@ class GraphPreprocessor(HostLayer):
         batcher: Batcher | None = None,
         plan: Plan | str = "auto",
         edge_weight: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.graph_layers = sequence("layers", layers, "a list of graph layers")
@@ -158,7 +166,7 @@ class GraphPreprocessor(HostLayer):
         """Return a plain description of the graph layers, as stores keep it."""
         return [class_entry(layer, layer.plain_config()) for layer in self.graph_layers]
 
-    def transform(self, graphs):
+    def transform(self, graphs: Data) -> FlatGraphs | GraphStore:
         """Apply the graph layers.
 
         Args:
@@ -218,25 +226,25 @@ class GraphPreprocessor(HostLayer):
         compiled.metadata = {"layers": self.layers_config()}
         return compiled
 
-    def compile(self, graphs):
+    def compile(self, graphs: Data) -> FlatGraphs | GraphStore:
         """Alias of `transform`."""
         return self.transform(graphs)
 
-    def __call__(self, graphs):
+    def __call__(self, graphs: Data) -> FlatGraphs | GraphStore:
         """Apply the graph layers, see `transform`."""
         # Keras' own __call__ converts its arguments to tensors.
         return self.transform(graphs)
 
     def loader(
         self,
-        graphs,
+        graphs: Data,
         adapt: bool = True,
         *,
         plan: Plan | str | None = None,
         num_edge_types: int | None = None,
         schedule: ReceptiveField | None = None,
         width: int = 64,
-        **options,
+        **options: Unpack[LoaderOptions],
     ) -> Loader:
         """Transform graphs and return a loader of their batches.
 
@@ -329,7 +337,7 @@ class GraphPreprocessor(HostLayer):
         self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
         return plan
 
-    def save_to_preset(self, path) -> None:
+    def save_to_preset(self, path: np.ndarray | None) -> None:
         """Write the preprocessor alone to a folder, as `preprocessor.json`.
 
         Args:
@@ -348,7 +356,7 @@ class GraphPreprocessor(HostLayer):
             preset_files.write(folder / METADATA, metadata)
 
     @classmethod
-    def from_preset(cls, preset) -> "GraphPreprocessor":
+    def from_preset(cls, preset: FilePath) -> GraphPreprocessor:
         """Load the preprocessor of a preset.
 
         Args:
@@ -397,7 +405,7 @@ class GraphPreprocessor(HostLayer):
         }
 
     @classmethod
-    def from_config(cls, config: Mapping) -> "GraphPreprocessor":
+    def from_config(cls, config: Mapping) -> GraphPreprocessor:
         """Build the preprocessor from `get_config()`, from registered classes."""
         layers = layers_from_config(config["layers"])
         batcher = _from_plain(config["batcher"], Batcher, "a batcher")

@@ -1,11 +1,18 @@
 """`ReachabilityFilter`: drop the nodes that cannot influence the output."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 
 @serializable
@@ -25,7 +32,7 @@ class ReachabilityFilter(GraphLayer):
     2
     """
 
-    def __init__(self, steps: int, **kwargs):
+    def __init__(self, steps: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.steps = positive_int("steps", steps)
 

@@ -1,5 +1,9 @@
 """`StructuralEncoding`: positional encodings from the edges, as node features."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
@@ -7,6 +11,9 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 # Eigenvectors of the normalised Laplacian, the same ones each time.
 
@@ -231,7 +238,7 @@ class StructuralEncoding(GraphLayer):
         max_degree: int | None = None,
         laplacian: int = 0,
         random_walk: int = 0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.max_degree = max_degree

@@ -1,5 +1,9 @@
 """`Banded`: message passing as three batched matmuls over diagonal blocks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int, refuse
@@ -9,6 +13,10 @@ from keras_bandgnn.ops.batched import scatter_add, supergraph_ids
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 # A TPU stores the last two axes of an array in tiles of 8 by 128. Scattering into
 # [rows, S] with S above 128 therefore costs a second array of the same size, for the
@@ -81,7 +89,7 @@ class Banded(Primitive):
         blocks = banded_tiles(*ends, values, num_nodes, num_types, self.block_size)
         return {**arrays, "blocks": blocks}
 
-    def typed_sum(self, prepared: dict, x, num_types: int):
+    def typed_sum(self, prepared: dict, x: Tensor, num_types: int) -> Tensor:
         """Sum of the senders' states per receiver and type (lines 1 to 4).
 
         Args:
@@ -95,12 +103,12 @@ class Banded(Primitive):
         return banded_matmul(prepared["blocks"], x, self.block_size, num_types)
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return bands of S, S/2 and 2 S."""
         sizes = (block_size, max(1, block_size // 2), 2 * block_size)
         return [cls(size) for size in dict.fromkeys(sizes)]
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """Building the blocks, three matmuls per block, and the kernel product.
 
         All steps share the blocks, so a step is charged a part of building them.

@@ -1,11 +1,13 @@
 """`Primitive`: the protocol of implementations of sums over typed edges."""
 
+from __future__ import annotations
+
 import dataclasses
 import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +16,10 @@ from keras_bandgnn.host_keras import keras, ops
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.registration import PACKAGE, constructor_arguments
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 # Steps that share one call of `prepare` per batch: T of Balog et al. 2019. The cost of
 # a step includes 1 / STEPS of it.
@@ -57,7 +63,7 @@ class PlanPart:
         return constructor_arguments(self)
 
     @classmethod
-    def from_config(cls, config: Mapping) -> "PlanPart":
+    def from_config(cls, config: Mapping) -> PlanPart:
         """Build the part from `get_config()`."""
         return cls(**config)
 
@@ -66,7 +72,7 @@ class PlanPart:
         return tuple(self.get_config().values())
 
     @classmethod
-    def from_arguments(cls, *arguments: int | str) -> "PlanPart":
+    def from_arguments(cls, *arguments: int | str) -> PlanPart:
         """Build the part from the arguments in a key."""
         return cls(*arguments)
 
@@ -87,7 +93,7 @@ class PlanPart:
         return ":".join([self.prefix(), *map(str, self.arguments())])
 
     @classmethod
-    def from_key(cls, key: str) -> "PlanPart":
+    def from_key(cls, key: str) -> PlanPart:
         """Build the part of this class that `key` names."""
         part = primitive_of(key)
         if not isinstance(part, cls):
@@ -109,7 +115,7 @@ class PlanPart:
         del num_nodes, num_types, dtype
         return arrays
 
-    def typed_sum(self, prepared: dict, x, num_types: int):
+    def typed_sum(self, prepared: dict, x: Tensor, num_types: int) -> Tensor:
         """Sum the senders' states per receiver and type.
 
         Args:
@@ -122,7 +128,7 @@ class PlanPart:
         """
         raise NotImplementedError
 
-    def apply(self, prepared: dict, x, kernel):
+    def apply(self, prepared: dict, x: Tensor, kernel: Tensor) -> Tensor:
         """Return incoming messages, without biases, of every node over covered edges.
 
         Args:
@@ -135,21 +141,23 @@ class PlanPart:
         """
         raise NotImplementedError
 
-    def maximum(self, prepared: dict, x, kernel, bias=None):
+    def maximum(
+        self, prepared: dict, x: Tensor, kernel: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
         """Return the maximum message per receiver and unit, [G, N, U]; 0 if none."""
         raise NotImplementedError
 
-    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+    def degree(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Sum the weights of each receiver's edges per type, float32 [G, N, P]."""
         values = prepared.get("weight", prepared["mask"])
         return per_receiver(prepared, values, num_nodes, num_types)
 
-    def count(self, prepared: dict, num_nodes: int, num_types: int):
+    def count(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Count each receiver's edges, float32 [G, N]."""
         counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
         return ops.sum(counts, axis=-1)
 
-    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int) -> Tensor:
         """Count each receiver's edges per type, float32 [G, N, P].
 
         Args:
@@ -159,7 +167,7 @@ class PlanPart:
         """
         return per_receiver(arrays, arrays["mask"], num_nodes, num_types)
 
-    def weigh(self, arrays: dict, factor) -> dict:
+    def weigh(self, arrays: dict, factor: Tensor) -> dict:
         """Multiply the weights of edges by a factor of their receiver and type.
 
         Args:
@@ -258,7 +266,7 @@ class Primitive(PlanPart):
 
     def sizes(
         self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int
-    ) -> dict[str, Any]:
+    ) -> dict[str, np.ndarray]:
         """Return bounds of each graph's resources, name -> int64 [num_graphs]."""
         return {self.key(): np.bincount(graph_of_edge, minlength=num_graphs)}
 
@@ -266,7 +274,7 @@ class Primitive(PlanPart):
         """Pack the edges into arrays of static shape."""
         raise NotImplementedError
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """Estimate the seconds of a step, forward and backward, on a machine.
 
         Args:
@@ -276,7 +284,7 @@ class Primitive(PlanPart):
         raise NotImplementedError
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int) -> Iterable["Primitive"]:
+    def candidates(cls, num_types: int, block_size: int) -> Iterable[Primitive]:
         """Return instances that `plan="auto"` compares, with `Segment` as the rest.
 
         Args:

@@ -1,5 +1,9 @@
 """`BlockSparse`: the non-empty tiles of the typed adjacency."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -9,6 +13,10 @@ from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.dense import intervals
 from keras_bandgnn.primitives.edges import Edges, pad
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 
 class BlockSparse(Primitive):
@@ -121,7 +129,7 @@ class BlockSparse(Primitive):
             covered[order] &= (count >= self.min_edges).repeat(count)
         return covered
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+    def sizes(self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int) -> dict:
         """Tiles, (receiver block, type) pairs and edges, wherever a graph lies."""
         # The bounds add over graphs. A tile with edges of two graphs g < h is on the
         # diagonal: if its receiver block held the end of g and the beginning of h, and
@@ -208,7 +216,7 @@ class BlockSparse(Primitive):
         read = graph_ops.with_scatter_index(arrays["block"], blocks)
         return {"tiles": tiles, "read": read, **arrays}
 
-    def apply(self, prepared: dict, x, kernel):
+    def apply(self, prepared: dict, x: Tensor, kernel: Tensor) -> Tensor:
         """Incoming messages of every node over the covered edges, [G, N, U].
 
         Args:
@@ -238,12 +246,12 @@ class BlockSparse(Primitive):
         return ops.reshape(total, (groups, blocks * size, units))[:, :num_nodes]
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return all tiles, and those with an eighth of their entries filled."""
         # A tile with less costs more than its edges.
         return [cls(n, least) for n in (16, 32) for least in (1, n * n // 8)]
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """A product per tile, sums per pair, a grouped product, sums per block.
 
         All steps share the tiles, so a step is charged a part of building them.

@@ -1,5 +1,9 @@
 """`Dense`: small graphs as dense blocks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -9,6 +13,10 @@ from keras_bandgnn.ops import CSR, CSRPair
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges, pad
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 
 class Dense(Primitive):
@@ -73,7 +81,7 @@ class Dense(Primitive):
         starts = np.array(starts, np.int64)
         return first[starts], edge[starts]
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+    def sizes(self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int) -> dict:
         """Return the blocks of each graph by itself, and its covered edges."""
         covered = self.cover(edges)
         edges, graph_of_edge = edges.keep(covered), graph_of_edge[covered]
@@ -150,7 +158,7 @@ class Dense(Primitive):
             **arrays,
         }
 
-    def typed_sum(self, prepared: dict, x, num_types: int):
+    def typed_sum(self, prepared: dict, x: Tensor, num_types: int) -> Tensor:
         """Sum of the senders' states per receiver and type, [G, N, P * H].
 
         Args:
@@ -168,11 +176,11 @@ class Dense(Primitive):
         return graph_ops.sparse_matmul(prepared["write"], total)
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return blocks for graphs of up to 16, 32 and 64 nodes."""
         return [cls(size) for size in (16, 32, 64)]
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """Reading the blocks, a batched matmul, and the product with the kernel.
 
         All steps share the blocks, so a step is charged a part of building them.

@@ -1,8 +1,14 @@
 """`Edges`: the edges that a plan distributes over primitives, on the host."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Edges:
     def __len__(self) -> int:
         return self.sender.shape[0]
 
-    def keep(self, mask: np.ndarray) -> "Edges":
+    def keep(self, mask: np.ndarray) -> Edges:
         """Return the edges selected by a boolean mask."""
         return dataclasses.replace(
             self,
@@ -48,7 +54,7 @@ class Edges:
         )
 
     @classmethod
-    def of_graphs(cls, graphs, num_types: int) -> tuple["Edges", np.ndarray]:
+    def of_graphs(cls, graphs: FlatGraphs, num_types: int) -> tuple[Edges, np.ndarray]:
         """Return the concatenated edges of the graphs of a `FlatGraphs`.
 
         Args:
@@ -99,7 +105,7 @@ class Edges:
             arrays["weight"] = pad(self.weight, length, 0, what)
         return arrays
 
-    def sorted_by(self, key: np.ndarray) -> "Edges":
+    def sorted_by(self, key: np.ndarray) -> Edges:
         """Return the edges stably sorted by a key."""
         if (key[1:] < key[:-1]).any():
             return self.keep(np.argsort(key, kind="stable"))

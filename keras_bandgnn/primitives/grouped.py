@@ -1,5 +1,9 @@
 """`Grouped`: products only for the (node, type) pairs that occur."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -22,6 +26,10 @@ from keras_bandgnn.primitives.csr import (
 )
 from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.segment import largest
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 _GROUP = 64
 
@@ -69,7 +77,7 @@ class Grouped(Primitive):
         return size if self.first == "transform" else (*size, self.first)
 
     @classmethod
-    def from_arguments(cls, *arguments: int | str) -> "Grouped":
+    def from_arguments(cls, *arguments: int | str) -> Grouped:
         """Build the primitive from the arguments in a key."""
         if arguments[-1:] == ("aggregate",):
             return cls(*(arguments[:-1] or (_GROUP,)), "aggregate")
@@ -109,7 +117,7 @@ class Grouped(Primitive):
         row -= 1
         return np.flatnonzero(occurs), row, counts
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+    def sizes(self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int) -> dict:
         """Edges, and (node, type) pairs as rows."""
         transform = self.first == "transform"
         nodes = edges.senders if transform else edges.num_nodes
@@ -225,7 +233,7 @@ class Grouped(Primitive):
         prepared["out"] = graph_ops.with_transpose(by_node, num_nodes, num_rows)
         return prepared
 
-    def apply(self, prepared: dict, x, kernel):
+    def apply(self, prepared: dict, x: Tensor, kernel: Tensor) -> Tensor:
         """Incoming messages of every node over the covered edges, [G, N, U]."""
         kinds, matrix = prepared["type"], prepared["sum"]
         if self.first == "transform":
@@ -235,7 +243,7 @@ class Grouped(Primitive):
         rows = graph_ops.grouped_matmul(rows, kinds, kernel)
         return graph_ops.sparse_matmul(prepared["out"], rows)
 
-    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+    def degree(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
         if "degree" in prepared:
             return prepared["degree"]
@@ -252,7 +260,7 @@ class Grouped(Primitive):
         arrays = {"receiver": receiver, "type": kind}
         return per_receiver(arrays, values, num_nodes + 1, num_types)[:, :num_nodes]
 
-    def count(self, prepared: dict, num_nodes: int, num_types: int):
+    def count(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Edges per receiver, [G, N]."""
         counts = row_counts(prepared["sum"].forward.pointer)
         if self.first == "transform":
@@ -265,7 +273,7 @@ class Grouped(Primitive):
         group = ops.minimum(row // self.group_size, ops.shape(arrays["type"])[1] - 1)
         return ops.take_along_axis(arrays["type"], group, axis=1)
 
-    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int) -> Tensor:
         """Count each receiver's edges per type, float32 [G, N, P]."""
         counts = ops.ones(ops.shape(arrays["row"]), "int32")
         if self.first == "transform":
@@ -279,7 +287,7 @@ class Grouped(Primitive):
         # Padding belongs to a node behind the last one.
         return per_receiver(ends, counts, num_nodes + 1, num_types)[:, :num_nodes]
 
-    def weigh(self, arrays: dict, factor) -> dict:
+    def weigh(self, arrays: dict, factor: Tensor) -> dict:
         """Multiply the weights of edges by a factor of their receiver and type."""
         # The degrees of the host do not have it.
         weighed = {name: array for name, array in arrays.items() if name != "degree"}
@@ -309,7 +317,9 @@ class Grouped(Primitive):
         node = ops.reshape(arrays["node"], (groups, count * size))
         return node, ops.repeat(arrays["type"], size, axis=1)
 
-    def maximum(self, prepared: dict, x, kernel, bias=None):
+    def maximum(
+        self, prepared: dict, x: Tensor, kernel: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
         """Largest message per receiver and unit, [G, N, U]; 0 without messages."""
         matrix, kinds = prepared["sum"].forward, prepared["type"]
         rows = graph_ops.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
@@ -320,7 +330,7 @@ class Grouped(Primitive):
         num_nodes = ops.shape(matrix.pointer)[1] - 1
         return largest(matrix, messages, matrix.row, num_nodes)
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """A gather, a grouped product and a sparse product."""
         key = self.key()
         rows = load.sizes[f"{key}.row"] + load.num_types * self.group_size / 2
@@ -341,7 +351,7 @@ class Grouped(Primitive):
         )
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return groups of several sizes, for several edge types."""
         # With one type there is a row per node in any case.
         sizes = reversed(group_sizes()) if num_types > 1 else ()

@@ -1,7 +1,10 @@
 """`Plan`: which primitive sums over which edges, and the sum on the device."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +16,10 @@ from keras_bandgnn.primitives.base import Primitive, find_part, primitive_of, st
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import PACKAGE, check_registered
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 class Plan:
@@ -138,7 +145,7 @@ class Plan:
                 f"Received: {self.keys}."
             )
 
-    def keeps(self, graphs) -> np.ndarray:
+    def keeps(self, graphs: FlatGraphs) -> np.ndarray:
         """Return a mask of the graphs of a `FlatGraphs` that pass the filter."""
         passing = np.ones(len(graphs), bool)
         if "order" in self.filter:
@@ -150,7 +157,7 @@ class Plan:
             passing[far] = False
         return passing
 
-    def replace(self, **changes) -> "Plan":
+    def replace(self, **changes: ReceptiveField | Mapping[str, int] | None) -> Plan:
         """Return the plan with another schedule or filter.
 
         Args:
@@ -186,7 +193,7 @@ class Plan:
         return config
 
     @classmethod
-    def from_config(cls, config: Mapping) -> "Plan":
+    def from_config(cls, config: Mapping) -> Plan:
         """Build a plan from `get_config()`."""
         primitives = [primitive_of(key) for key in config["primitives"]]
         options = {"filter": config.get("filter")}
@@ -196,7 +203,7 @@ class Plan:
             return cls(*primitives, rest="drop", **options)
         return cls(*primitives, rest=config.get("rest", primitives[-1]), **options)
 
-    def measure(self, graphs, num_types: int) -> dict[str, np.ndarray]:
+    def measure(self, graphs: FlatGraphs, num_types: int) -> dict[str, np.ndarray]:
         """Return upper bounds of the resources of each graph of a `FlatGraphs`.
 
         Args:
@@ -209,7 +216,7 @@ class Plan:
         edges, graph_of_edge = Edges.of_graphs(graphs, num_types)
         return self.sizes(edges, graph_of_edge, len(graphs))
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+    def sizes(self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int) -> dict:
         """Return each graph's resources of the primitives, valid at any position.
 
         Args:
@@ -325,7 +332,7 @@ def prepare(
     dtype: str,
     use_bias: bool = True,
     reduce: str = "sum",
-):
+) -> dict:
     """Prepare the arrays of a plan, once per batch on the device.
 
     Args:
@@ -426,8 +433,13 @@ def is_prepared(plan: Mapping) -> bool:
 
 
 def propagate(
-    prepared: Mapping, x, kernel=None, bias=None, reduce: str = "sum", own=None
-):
+    prepared: Mapping,
+    x: Tensor,
+    kernel: Tensor | None = None,
+    bias: Tensor | None = None,
+    reduce: str = "sum",
+    own: Tensor | None = None,
+) -> Tensor:
     """Return the reduced incoming messages of every node under a plan.
 
     out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).

@@ -1,11 +1,17 @@
 """`ReceptiveField`: the nodes that each propagation step has to update."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, string
 from keras_bandgnn.registration import constructor_arguments
+
+if TYPE_CHECKING:
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 class ReceptiveField:
@@ -63,11 +69,11 @@ class ReceptiveField:
     get_config = constructor_arguments
 
     @classmethod
-    def from_config(cls, config: Mapping) -> "ReceptiveField":
+    def from_config(cls, config: Mapping) -> ReceptiveField:
         """Build the schedule from `get_config()`."""
         return cls(**config)
 
-    def read_nodes(self, graphs) -> np.ndarray:
+    def read_nodes(self, graphs: FlatGraphs) -> np.ndarray:
         """Return a mask of the nodes of a `FlatGraphs` that are read, bool [N]."""
         read = np.zeros(int(graphs.node_ptr[-1]), bool)
         if self.read is not None:
@@ -91,7 +97,7 @@ class ReceptiveField:
         read[(graphs.slot + first)[slotted]] = True
         return read
 
-    def distances(self, graphs) -> np.ndarray:
+    def distances(self, graphs: FlatGraphs) -> np.ndarray:
         """Return hops to the nearest node that is read, int16 [N], at most T + 1."""
         first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
         sender, receiver = graphs.senders + first, graphs.receivers + first

@@ -1,5 +1,9 @@
 """`Segment`: sums by receiver and type, as a sparse product."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -9,6 +13,10 @@ from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import Load, Primitive, of_pairs, times
 from keras_bandgnn.primitives.csr import back_arrays, csr_pair, row_counts, row_sums
 from keras_bandgnn.primitives.edges import Edges
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 
 class Segment(Primitive):
@@ -59,22 +67,22 @@ class Segment(Primitive):
             prepared["send"] = arrays["send"]
         return prepared
 
-    def typed_sum(self, prepared: dict, x, num_types: int):
+    def typed_sum(self, prepared: dict, x: Tensor, num_types: int) -> Tensor:
         """Sum the senders' states per receiver and type, [G, N, P * H]."""
         total = graph_ops.sparse_matmul(prepared["matrix"], _arrived(prepared, x))
         groups, rows, width = ops.shape(total)
         return ops.reshape(total, (groups, rows // num_types, num_types * width))
 
-    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+    def degree(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Sum of the weights per receiver and type, [G, N, P]."""
         degree = row_sums(prepared["matrix"].forward)
         return ops.reshape(degree, (-1, num_nodes, num_types))
 
-    def count(self, prepared: dict, num_nodes: int, num_types: int):
+    def count(self, prepared: dict, num_nodes: int, num_types: int) -> Tensor:
         """Count the edges per receiver, [G, N]."""
         return row_counts(prepared["matrix"].forward.pointer[:, ::num_types])
 
-    def type_count(self, arrays: dict, num_nodes: int, num_types: int):
+    def type_count(self, arrays: dict, num_nodes: int, num_types: int) -> Tensor:
         """Count the edges per receiver and type, [G, N, P]."""
         num_rows = num_nodes * num_types
         if "pointer" in arrays:
@@ -86,7 +94,7 @@ class Segment(Primitive):
         counts = ops.reshape(counts, (-1, num_nodes, num_types))
         return ops.cast(counts, "float32")
 
-    def weigh(self, arrays: dict, factor) -> dict:
+    def weigh(self, arrays: dict, factor: Tensor) -> dict:
         """Multiply the weights of edges by a factor of their receiver and type."""
         of_edge = of_pairs(factor, arrays["receiver"], arrays["type"])
         weights = {"weight": times(arrays.get("weight"), of_edge)}
@@ -97,7 +105,9 @@ class Segment(Primitive):
             weights["back_weight"] = times(arrays.get("back_weight"), of_edge)
         return {**arrays, **weights}
 
-    def maximum(self, prepared: dict, x, kernel, bias=None):
+    def maximum(
+        self, prepared: dict, x: Tensor, kernel: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
         """Return the maximum message per receiver and unit, [G, N, U]; 0 if none."""
         x = _arrived(prepared, x)
         num_types, width, units = kernel.shape
@@ -117,11 +127,11 @@ class Segment(Primitive):
         )
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return the one instance."""
         return (cls(),)
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """Estimate a sparse product of N * P rows and the product with the kernel."""
         rows = load.sizes["node"] * load.num_types
         return hardware.sparse_seconds(

@@ -1,5 +1,9 @@
 """`Supernode`: dense rows and columns for nodes with many edges."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn import ops as graph_ops
@@ -8,6 +12,10 @@ from keras_bandgnn.host_keras import ops
 from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges, pad
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+    from keras_bandgnn.planning.cost import Hardware
 
 # Rows per group of one type: small, as rows are few.
 _GROUP = 8
@@ -65,7 +73,7 @@ class Supernode(Primitive):
         into, out = self._sides(edges)
         return into | out
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+    def sizes(self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int) -> dict:
         """Count the covered edges, dense rows and dense columns."""
         counts = []
         sides = self._sides(edges)
@@ -143,7 +151,7 @@ class Supernode(Primitive):
             **arrays,
         }
 
-    def apply(self, prepared: dict, x, kernel):
+    def apply(self, prepared: dict, x: Tensor, kernel: Tensor) -> Tensor:
         """Return the incoming messages of every node over the covered edges, [G, N, U].
 
         Args:
@@ -160,11 +168,11 @@ class Supernode(Primitive):
         return total + ops.matmul(prepared["columns"], out)
 
     @classmethod
-    def candidates(cls, num_types: int, block_size: int):
+    def candidates(cls, num_types: int, block_size: int) -> list[Primitive]:
         """Return rows and columns for nodes of 64 edges."""
         return (cls(64),)
 
-    def cost(self, load: Load, hardware) -> float:
+    def cost(self, load: Load, hardware: Hardware) -> float:
         """Estimate products with dense rows and columns, and grouped products.
 
         The cost of building rows and columns is spread over the steps.

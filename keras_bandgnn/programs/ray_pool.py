@@ -1,5 +1,7 @@
 """`RayPool`: parallel jobs on a Ray cluster, with results in order."""
 
+from __future__ import annotations
+
 import collections
 import contextlib
 import importlib
@@ -13,10 +15,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.workers import run_isolated
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item
 
 _PROBE = """
 import logging, sys, ray
@@ -142,7 +147,7 @@ class RayPool:
         self._owned = False
         self.workers = workers or 1
 
-    def __enter__(self) -> "RayPool":
+    def __enter__(self) -> RayPool:
         if not self._ray.is_initialized():
             connect(self._address, self._time_limit)
             self._owned = True
@@ -162,8 +167,8 @@ class RayPool:
             self._owned = False
 
     def ordered_map(
-        self, function: Callable, jobs: Iterable[tuple], died: Any = None
-    ) -> Iterator[Any]:
+        self, function: Callable, jobs: Iterable[tuple], died: Item | None = None
+    ) -> Iterator[Item]:
         """Yield `function(*job)` for each job, in order.
 
         Args:

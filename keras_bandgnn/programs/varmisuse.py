@@ -253,7 +253,7 @@ def load_varmisuse(
     on_error: str = "raise",
     report: list[str] | None = None,
     language: str = "csharp",
-    **encode: Any,
+    **encode: Callable | None,
 ) -> Iterator[Graph]:
     """Read and encode a split, one graph at a time.
 

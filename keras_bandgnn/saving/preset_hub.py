@@ -118,7 +118,7 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     )
 
 
-def upload_preset(uri: str, preset, private: bool = False) -> str:
+def upload_preset(uri: str, preset: str | os.PathLike, private: bool = False) -> str:
     """Upload a folder that `save_to_preset` wrote to the Hugging Face Hub.
 
     Log in first, with `hf auth login` or the environment variable `HF_TOKEN`.

@@ -1,9 +1,12 @@
 """`GraphPacker`: packs graphs for an exported model, and unpacks its outputs."""
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +38,10 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.serving.signature import Signature
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import FilePath, Graphs, Values
+    from keras_bandgnn.models.task import Task
 
 
 class ExportBatcher(DynamicBatcher):
@@ -89,8 +96,8 @@ class PackedGraphs:
     def __init__(
         self,
         loader: Loader | None,
-        packer: "GraphPacker",
-        graphs,
+        packer: GraphPacker,
+        graphs: Graphs,
         positions: np.ndarray | None = None,
         count: int = 0,
     ):
@@ -208,7 +215,13 @@ class GraphPacker:
         self.node_set = node_set
 
     @classmethod
-    def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
+    def of_task(
+        cls,
+        task: Task,
+        graphs: Graphs,
+        budget: Mapping[str, int] | None = None,
+        plan: Plan | None = None,
+    ) -> GraphPacker:
         """Return the packer of a task, for supergraphs like those of its predictions.
 
         Args:
@@ -280,7 +293,7 @@ class GraphPacker:
                     _check_ids(name, part.columns()[name], limits)
         return loader
 
-    def pack(self, graphs) -> PackedGraphs:
+    def pack(self, graphs: Graphs) -> PackedGraphs:
         """Pack graphs into supergraphs.
 
         Args:
@@ -297,7 +310,7 @@ class GraphPacker:
         loader = None if graphs is None else self._loader(graphs)
         return PackedGraphs(loader, self, graphs, positions, len(items))
 
-    def save(self, path, **entries) -> None:
+    def save(self, path: FilePath, **entries: Values) -> None:
         """Write `packing.json` into a folder.
 
         Args:
@@ -320,7 +333,7 @@ class GraphPacker:
         (Path(path) / FILE).write_text(text + "\n", "utf-8")
 
     @classmethod
-    def load(cls, path) -> "GraphPacker":
+    def load(cls, path: FilePath) -> GraphPacker:
         """Read `packing.json` of a folder that `task.export` wrote."""
         config = read_packing(path)
         file = Path(path) / FILE

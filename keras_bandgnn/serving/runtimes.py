@@ -1,8 +1,10 @@
 """`ExportedModel` and its runtimes, which are imported lazily."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import checksum
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.serving.graph_packer import GraphPacker, read_packing
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Arrays, FilePath, Graphs
 
 
 class ExportedModel:
@@ -35,7 +40,7 @@ class ExportedModel:
             incomplete, or a file was modified.
     """
 
-    def __init__(self, path, trusted: bool = False):
+    def __init__(self, path: FilePath, trusted: bool = False):
         boolean("trusted", trusted)
         packing = read_packing(path)
         if (
@@ -58,7 +63,7 @@ class ExportedModel:
         names = self.packer.signature.names
         self._run = open_artefact(path, self.format, names, packing.get("sha256"))
 
-    def __call__(self, arrays) -> np.ndarray:
+    def __call__(self, arrays: Arrays) -> np.ndarray:
         """Return the output for the inputs of one supergraph.
 
         Args:
@@ -66,7 +71,7 @@ class ExportedModel:
         """
         return self._run(arrays)
 
-    def predict(self, graphs) -> list[np.ndarray]:
+    def predict(self, graphs: Graphs) -> list[np.ndarray]:
         """Return predictions per graph, like `predict` of the task.
 
         Args:

@@ -1,10 +1,18 @@
 """Checks that every layer must pass."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 import numpy as np
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Layer, Tensor
+    from keras_bandgnn.models.graph_model import GraphModel
 
-def run_layer_test(layer, *inputs, mixed: bool = True):
+
+def run_layer_test(layer: Layer, *inputs: Tensor, mixed: bool = True) -> np.ndarray:
     """Check a layer's config round trip, symbolic shape and mixed precision.
 
     Args:
@@ -40,7 +48,7 @@ def run_layer_test(layer, *inputs, mixed: bool = True):
     return output
 
 
-def gradients_of(task, batch) -> dict[str, np.ndarray]:
+def gradients_of(task: GraphModel, batch: tuple) -> dict[str, np.ndarray]:
     """Return the gradient of the task's loss for each trainable weight, by path.
 
     Args:

@@ -1,11 +1,20 @@
 """`BPRLoss`: Bayesian personalised ranking, the order of a positive and negatives."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LossOptions, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class BPRLoss(keras.losses.Loss):
+class BPRLoss(keras_bases.Loss):
     """Mean of -log sigmoid(s[i] - s[j]) over the other columns j of an entry.
 
     An entry has the score s[i] of what is right, and those of C - 1 others. In
@@ -34,11 +43,11 @@ class BPRLoss(keras.losses.Loss):
         self,
         reduction: str = "mean_with_sample_weight",
         name: str = "bpr_loss",
-        **kwargs,
+        **kwargs: Unpack[LossOptions],
     ):
         super().__init__(name=name, reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return the losses [n] of right columns [n] or [n, 1] and scores [n, C]."""
         count = y_pred.shape[-1]
         if count == 1:

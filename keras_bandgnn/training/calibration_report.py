@@ -1,15 +1,24 @@
 """`calibration_report`: whether standard deviations are as large as the errors."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_bandgnn.checks import array, refuse, sequence
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
 
 def calibration_report(
-    labels, mean, std, levels: Iterable[float] = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
+    labels: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    levels: Iterable[float] = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95),
 ) -> dict:
     """Compare predicted standard deviations with errors, for regression.
 

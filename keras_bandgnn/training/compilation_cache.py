@@ -8,7 +8,9 @@ import keras
 from keras_bandgnn.checks import as_path, non_negative_number
 
 
-def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
+def enable_compilation_cache(
+    folder: str | os.PathLike | None, least_seconds: float = 0.1
+) -> Path:
     """Cache compiled programs in a folder, across processes.
 
     Services and commands then load their programs at startup instead of compiling

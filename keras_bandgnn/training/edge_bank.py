@@ -1,5 +1,10 @@
 """`EdgeBank`: pairs that were there before will be there again."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.training.link_baseline import (
@@ -7,6 +12,9 @@ from keras_bandgnn.training.link_baseline import (
     PairHistories,
     checked_window,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.data.link_ends import NodePairs
 
 
 class EdgeBank(LinkBaseline):
@@ -34,7 +42,7 @@ class EdgeBank(LinkBaseline):
     def __init__(self, window: int | None = None):
         self.window = checked_window(window)
 
-    def prepare(self, history):
+    def prepare(self, history: NodePairs) -> Callable[..., np.ndarray]:
         """Return the function that scores pairs; see `LinkBaseline`."""
         pairs = PairHistories(history)
 

@@ -1,11 +1,20 @@
 """Losses and metrics of one edge that is chosen in each graph."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import DType, LossOptions, Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ChoiceCrossentropy(keras.losses.Loss):
+class ChoiceCrossentropy(keras_bases.Loss):
     """Minus the log-probability of the right edge.
 
     Args:
@@ -22,18 +31,18 @@ class ChoiceCrossentropy(keras.losses.Loss):
         self,
         reduction: str = "mean_with_sample_weight",
         name: str = "choice_crossentropy",
-        **kwargs,
+        **kwargs: Unpack[LossOptions],
     ):
         super().__init__(name=name, reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return the losses [n] of entries [n, 2]."""
         del y_true
         return -y_pred[:, 0]
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ChoiceAccuracy(keras.metrics.MeanMetricWrapper):
+class ChoiceAccuracy(keras_bases.MeanMetricWrapper):
     """How often the right edge is the most probable one of its graph.
 
     Args:
@@ -45,7 +54,7 @@ class ChoiceAccuracy(keras.metrics.MeanMetricWrapper):
     'accuracy'
     """
 
-    def __init__(self, name: str = "accuracy", dtype=None):
+    def __init__(self, name: str = "accuracy", dtype: DType = None):
         super().__init__(_is_best, name=name, dtype=dtype)
         self._direction = "up"
 

@@ -1,8 +1,16 @@
 """`LastPartner`: the receivers that a sender had last come first."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.training.link_baseline import LinkBaseline, PairHistories
+
+if TYPE_CHECKING:
+    from keras_bandgnn.data.link_ends import NodePairs
 
 
 class LastPartner(LinkBaseline):
@@ -19,7 +27,7 @@ class LastPartner(LinkBaseline):
     [[-15.0, -5.0, -inf]]
     """
 
-    def prepare(self, history):
+    def prepare(self, history: NodePairs) -> Callable[..., np.ndarray]:
         """Return the function that scores pairs; see `LinkBaseline`."""
         pairs = PairHistories(history)
 

@@ -1,8 +1,13 @@
 """Learning-rate schedules: `LinearDecay`, `WarmupDecay`, and `make_optimizer`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import (
     non_negative_number,
     one_of,
@@ -12,9 +17,12 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.registration import constructor_arguments
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Tensor
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
+class LinearDecay(keras_bases.LearningRateSchedule):
     """Linear decay from `initial_learning_rate` to `end_factor` times it.
 
     rate(step) = initial * (1 - (1 - end_factor) * min(step / decay_steps, 1))
@@ -50,7 +58,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.decay_steps = positive_int("decay_steps", decay_steps)
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         """Return the rate at a step."""
         share = ops.minimum(ops.cast(step, "float32") / self.decay_steps, 1.0)
         return self.initial_learning_rate * (1.0 - (1.0 - self.end_factor) * share)
@@ -59,7 +67,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+class WarmupDecay(keras_bases.LearningRateSchedule):
     """Linear warmup and polynomial decay, the schedule of graph transformers.
 
     The rate increases linearly from 0 to `peak` over `warmup_steps`, then decays:
@@ -107,7 +115,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.power = positive_number("power", power)
         self.name = name
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         """Return the rate at a step."""
         step = ops.cast(step, "float32")
         rising = self.peak * step / max(self.warmup_steps, 1)

@@ -1,6 +1,10 @@
 """`LinkBaseline`: scores of pairs from what was before them, without a model."""
 
+from __future__ import annotations
+
 import abc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +13,11 @@ from keras_bandgnn.checks import array, positive_int
 from keras_bandgnn.data.link_ends import NodePairs, as_pairs, warn_of_units
 from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
 from keras_bandgnn.registration import constructor_arguments
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Pairs
 
 # Scores in memory at a time.
 _CHUNK = 1 << 20
@@ -25,7 +34,7 @@ class LinkBaseline(abc.ABC):
     """
 
     @abc.abstractmethod
-    def prepare(self, history: NodePairs):
+    def prepare(self, history: NodePairs) -> Callable[..., np.ndarray]:
         """Return a function from senders, receivers and times to scores.
 
         Args:
@@ -36,7 +45,9 @@ class LinkBaseline(abc.ABC):
             higher score is a likelier pair.
         """
 
-    def scores(self, history, queries, candidates) -> np.ndarray:
+    def scores(
+        self, history: NodePairs, queries: Pairs, candidates: ArrayLike
+    ) -> np.ndarray:
         """Return the score of each candidate as the receiver of each query.
 
         Args:
@@ -54,7 +65,9 @@ class LinkBaseline(abc.ABC):
         candidates = _candidates(candidates, len(queries))
         return self._table(self.prepare(history), queries, candidates)
 
-    def rank(self, history, pairs, candidates) -> np.ndarray:
+    def rank(
+        self, history: NodePairs, pairs: Pairs, candidates: ArrayLike
+    ) -> np.ndarray:
         """Return the rank of the receiver of each pair among itself and candidates.
 
         1 is best. Nodes with the same score share the mean of their ranks, so that a

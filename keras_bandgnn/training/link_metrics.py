@@ -1,11 +1,18 @@
 """Measures of link prediction: ranks, and areas under curves, all exact."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.checks import array, positive_int
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def mean_reciprocal_rank(ranks) -> float:
+
+def mean_reciprocal_rank(ranks: ArrayLike) -> float:
     """Return the mean of 1 / rank.
 
     Args:
@@ -21,7 +28,7 @@ def mean_reciprocal_rank(ranks) -> float:
     return float(np.mean(1.0 / _ranks(ranks)))
 
 
-def hits_at(ranks, k: int) -> float:
+def hits_at(ranks: ArrayLike, k: int) -> float:
     """Return the share of ranks of at most k.
 
     Args:
@@ -38,7 +45,7 @@ def hits_at(ranks, k: int) -> float:
     return float(np.mean(_ranks(ranks) <= positive_int("k", k)))
 
 
-def link_auc(positive, negative) -> float:
+def link_auc(positive: ArrayLike, negative: ArrayLike) -> float:
     """Return the exact area under the ROC curve.
 
     It is the share of pairs of a positive and a negative score of which the positive
@@ -62,7 +69,7 @@ def link_auc(positive, negative) -> float:
     return float(np.mean(below + up_to) / (2 * len(negative)))
 
 
-def average_precision(positive, negative) -> float:
+def average_precision(positive: ArrayLike, negative: ArrayLike) -> float:
     """Return the exact mean of the precision at the score of each true pair.
 
     Equal scores are one threshold, as in scikit-learn.

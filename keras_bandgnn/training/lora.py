@@ -17,7 +17,10 @@ _LAYERS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
 
 
 def enable_lora(
-    model, rank: int = 4, alpha: float | None = None, layers: str | None = None
+    model: keras.Model,
+    rank: int = 4,
+    alpha: float | None = None,
+    layers: str | None = None,
 ) -> list[str]:
     """Freeze a backbone except for low-rank updates of its linear maps.
 

@@ -1,13 +1,18 @@
 """`LossWeightScheduler`: weights of energies, forces and stresses by epoch."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-import keras
-
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import function
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Logs
 
-class LossWeightScheduler(keras.callbacks.Callback):
+
+class LossWeightScheduler(keras_bases.Callback):
     """Sets the weights in the loss of a `ForceRegressor` before each epoch.
 
     Forces have many components per structure and teach the shape of the energy; a
@@ -37,7 +42,7 @@ class LossWeightScheduler(keras.callbacks.Callback):
         super().__init__()
         self.schedule = function("schedule", schedule)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reject tasks without such weights."""
         if not hasattr(self.model, "set_loss_weights"):
             raise ValueError(
@@ -45,7 +50,7 @@ class LossWeightScheduler(keras.callbacks.Callback):
                 f"{type(self.model).__name__}. Pass loss_weights to compile."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Set the weights of the epoch."""
         weights = self.schedule(epoch)
         names = ("energy", "force", "stress")

@@ -1,13 +1,24 @@
 """`most_popular`: the baseline of recommendation."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.training.recommendation_metrics import user_items
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Pairs
+
 
 def most_popular(
-    pairs, num_users: int, num_items: int, k: int = 10, exclude=None
+    pairs: Pairs,
+    num_users: int,
+    num_items: int,
+    k: int = 10,
+    exclude: Pairs | None = None,
 ) -> np.ndarray:
     """Return the k items that most users have, for each user without those to exclude.
 

@@ -1,9 +1,17 @@
 """`Popularity`: nodes that received often before will receive again."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.preprocessing.sampling.edge_histories import EdgeHistories
 from keras_bandgnn.training.link_baseline import LinkBaseline, checked_window
+
+if TYPE_CHECKING:
+    from keras_bandgnn.data.link_ends import NodePairs
 
 
 class Popularity(LinkBaseline):
@@ -26,7 +34,7 @@ class Popularity(LinkBaseline):
     def __init__(self, window: int | None = None):
         self.window = checked_window(window)
 
-    def prepare(self, history):
+    def prepare(self, history: NodePairs) -> Callable[..., np.ndarray]:
         """Return the function that scores pairs; see `LinkBaseline`."""
         nodes, rows = np.unique(history.receivers, return_inverse=True)
         histories = EdgeHistories(rows.reshape(-1), history.time, len(nodes) + 1)

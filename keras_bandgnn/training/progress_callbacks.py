@@ -1,15 +1,21 @@
 """Progress of `fit`, `evaluate` and `predict`, in graphs: a bar, or lines."""
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import keras
 
-from keras_bandgnn import progress
+from keras_bandgnn import keras_bases, progress
 from keras_bandgnn.checks import instance, optional
 from keras_bandgnn.compat import RateProgbar
 from keras_bandgnn.preprocessing.loading.loader import Loader
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Logs
 
 
 def shows_bars() -> bool:
@@ -34,10 +40,10 @@ class _Progress:
     def begin(self) -> None:
         """Called before the first batch."""
 
-    def step(self, batch: int, logs, kind: str) -> None:
+    def step(self, batch: int, logs: Logs, kind: str) -> None:
         """Called after each batch of "epoch", "validation", "evaluation" etc."""
 
-    def end(self, logs) -> None:
+    def end(self, logs: Logs) -> None:
         """Called after the last batch."""
 
     def follow(self, loader: Loader) -> None:
@@ -48,50 +54,50 @@ class _Progress:
         """
         self.loader = loader
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Note that evaluations are validations from here on."""
         self._training = True
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs = None) -> None:
         """Note that evaluations are no longer validations."""
         self._training = False
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begin an epoch."""
         self._epoch = epoch
         self.begin()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Show a step of training."""
         self.step(batch, logs, "epoch")
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """End an epoch, with the metrics of validation."""
         self.end(logs)
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         """Begin an evaluation."""
         if not self._training:
             self.begin()
 
-    def on_test_batch_end(self, batch, logs=None):
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Show a step of an evaluation."""
         self.step(batch, logs, "validation" if self._training else "evaluation")
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: Logs = None) -> None:
         """End an evaluation."""
         if not self._training:
             self.end(logs)
 
-    def on_predict_begin(self, logs=None):
+    def on_predict_begin(self, logs: Logs = None) -> None:
         """Begin a prediction."""
         self.begin()
 
-    def on_predict_batch_end(self, batch, logs=None):
+    def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Show a step of a prediction."""
         self.step(batch, None, "prediction")
 
-    def on_predict_end(self, logs=None):
+    def on_predict_end(self, logs: Logs = None) -> None:
         """End a prediction."""
         self.end(None)
 
@@ -121,7 +127,7 @@ class GraphProgressBar(_Progress, keras.callbacks.ProgbarLogger):
         self.loader = loader
         self._lock = threading.Lock()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Show the number of the epoch, and a new bar."""
         if self.verbose and self.epochs > 1:
             print(f"Epoch {epoch + 1}/{self.epochs}", flush=True)
@@ -146,7 +152,7 @@ class GraphProgressBar(_Progress, keras.callbacks.ProgbarLogger):
             stateless_metrics=(),
         )
 
-    def step(self, batch, logs, kind) -> None:
+    def step(self, batch: int, logs: Logs, kind: str) -> None:
         """Count the graphs of a batch."""
         if kind == "validation":
             return
@@ -157,12 +163,12 @@ class GraphProgressBar(_Progress, keras.callbacks.ProgbarLogger):
                 self.seen = graphs
                 self.progbar.update(graphs, list((logs or {}).items()), finalize=False)
 
-    def end(self, logs) -> None:
+    def end(self, logs: Logs) -> None:
         """Complete the bar."""
         self.progbar.update(self.seen, list((logs or {}).items()), finalize=True)
 
 
-class ProgressLines(_Progress, keras.callbacks.Callback):
+class ProgressLines(_Progress, keras_bases.Callback):
     """Prints step, loss, graphs/s and the time left, about every 25 seconds.
 
     `fit` and `evaluate` of a task add it where standard output is no terminal, unless

@@ -1,13 +1,24 @@
 """Measures of lists of recommended items, all exact."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.checks import int_array, positive_int, refuse
 from keras_bandgnn.data.link_ends import NodePairs, as_pairs
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
-def recall_at(items, pairs, k: int, users=None) -> float:
+    from keras_bandgnn.aliases import Pairs
+
+
+def recall_at(
+    items: ArrayLike, pairs: Pairs, k: int, users: ArrayLike | None = None
+) -> float:
     """Return the share of a user's held-out items that are among the first k.
 
     It is the mean over users with held-out items of hits / number of these items, as
@@ -32,7 +43,9 @@ def recall_at(items, pairs, k: int, users=None) -> float:
     return float(np.mean(hits.sum(axis=1) / counts))
 
 
-def ndcg_at(items, pairs, k: int, users=None) -> float:
+def ndcg_at(
+    items: ArrayLike, pairs: Pairs, k: int, users: ArrayLike | None = None
+) -> float:
     """Return the normalised discounted cumulative gain of the first k items.
 
     A hit at place r, from 1, gains 1 / log2(r + 1). The sum is divided by that of the
@@ -58,7 +71,9 @@ def ndcg_at(items, pairs, k: int, users=None) -> float:
     return float(np.mean(hits @ gains / ideal))
 
 
-def mrr_at(items, pairs, k: int, users=None) -> float:
+def mrr_at(
+    items: ArrayLike, pairs: Pairs, k: int, users: ArrayLike | None = None
+) -> float:
     """Return the mean of 1 / place of the first hit among the first k items, or 0.
 
     Args:
@@ -78,7 +93,7 @@ def mrr_at(items, pairs, k: int, users=None) -> float:
     return float(np.mean(hits.any(axis=1) / (1 + hits.argmax(axis=1))))
 
 
-def coverage(items, num_items: int) -> float:
+def coverage(items: ArrayLike, num_items: int) -> float:
     """Return the share of all items that are recommended to at least one user.
 
     Args:

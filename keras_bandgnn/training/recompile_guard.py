@@ -1,15 +1,21 @@
 """`RecompileGuard`: counts compilations and stops training past a budget."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.ops.backend import current as backend
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Logs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +43,8 @@ class Compilation:
 
     @classmethod
     def of(
-        cls, kind: str, epoch: int, step: int, batch: Any, earlier: "Compilation | None"
-    ) -> "Compilation":
+        cls, kind: str, epoch: int, step: int, batch: Any, earlier: Compilation | None
+    ) -> Compilation:
         """Describe the compilation that a batch caused.
 
         Args:
@@ -88,7 +94,7 @@ class RecompilationError(RuntimeError):
     """A step was compiled more often than its budget allows."""
 
 
-class RecompileGuard(keras.callbacks.Callback):
+class RecompileGuard(keras_bases.Callback):
     """Counts the compilations of a fit, reports their causes, and limits them.
 
     Shapes that vary from batch to batch silently trigger recompilations of seconds to
@@ -177,43 +183,43 @@ class RecompileGuard(keras.callbacks.Callback):
                 where = " " * len(where)
         return "\n".join(lines)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counts."""
         self.compilations = []
         self._watched = {}
         self._error = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Note the epoch."""
         self._epoch = epoch
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Watch the training step."""
         self._watch("train", batch)
 
-    def on_test_batch_begin(self, batch, logs=None):
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Watch the evaluation step."""
         self._watch("test", batch)
 
-    def on_predict_batch_begin(self, batch, logs=None):
+    def on_predict_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Watch the prediction step."""
         self._watch("predict", batch)
 
     # Not at the end of a batch: callbacks that wait for it make Keras fetch the
     # results of every step from the device.
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         """Raise if the last training step was compiled past the budget."""
         self._raise_if_over()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: Logs = None) -> None:
         """Raise if the last evaluation step was compiled past the budget."""
         self._raise_if_over()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Raise if the last training step was compiled past the budget."""
         self._raise_if_over()
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs = None) -> None:
         """Print the summary if `verbose`."""
         self._watched = {}
         self._epoch = 0

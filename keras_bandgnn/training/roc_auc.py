@@ -1,17 +1,25 @@
 """`ROCAUC`: the area under the ROC curve, per target."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import optional, positive_int
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import DType, Tensor
 
 # Larger logits are this one: infinity / infinity has no bin.
 _LARGEST = 1e30
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ROCAUC(keras.metrics.Metric):
+class ROCAUC(keras_bases.Metric):
     """Mean area under the ROC curve over the targets.
 
     The area of a target is the fraction of pairs of a positive and a negative entry in
@@ -42,7 +50,7 @@ class ROCAUC(keras.metrics.Metric):
         num_targets: int | None = None,
         num_bins: int = 16384,
         name: str = "roc_auc",
-        dtype=None,
+        dtype: DType = None,
     ):
         super().__init__(name=name, dtype=dtype)
         self.num_targets = optional(positive_int, "num_targets", num_targets)
@@ -76,7 +84,9 @@ class ROCAUC(keras.metrics.Metric):
             for name in ("positive", "negative")
         )
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(
+        self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
+    ) -> None:
         """Count entries.
 
         Args:
@@ -110,7 +120,7 @@ class ROCAUC(keras.metrics.Metric):
             new = graph_ops.segment_sum(values, place, size)
             counts.assign_add(ops.reshape(new, (targets, self.num_bins)))
 
-    def result(self):
+    def result(self) -> Tensor:
         """Return the mean area; 0 if no target has both kinds of entries.
 
         It is NaN if an output was NaN.
@@ -128,7 +138,7 @@ class ROCAUC(keras.metrics.Metric):
         return ops.sum(area) / ops.maximum(count, 1.0)
 
     @classmethod
-    def from_config(cls, config: dict) -> "ROCAUC":
+    def from_config(cls, config: dict) -> ROCAUC:
         """Build the metric; 1 is None, as in files of 0.2.0 that named no number."""
         if config.get("num_targets") == 1:
             config = {**config, "num_targets": None}

@@ -1,18 +1,26 @@
 """`SaveProgress`: resumable training, even within an epoch."""
 
+from __future__ import annotations
+
 import json
 import re
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import keras
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import as_path, positive_int, refuse
 from keras_bandgnn.data.files import FolderLock, write_json, writing
 from keras_bandgnn.data.reading import read_json, reading
 from keras_bandgnn.data.weights_files import check_weights, shapes
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import FilePath, Logs
+    from keras_bandgnn.preprocessing.loading.loader import Loader
 
 _PLACE = "progress.json"
 _WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")
@@ -73,7 +81,7 @@ def end_script(callbacks: Sequence, error: KeyboardInterrupt) -> None:
         raise Interruption from None
 
 
-class SaveProgress(keras.callbacks.Callback):
+class SaveProgress(keras_bases.Callback):
     """Saves weights, optimizer and the position in the epoch.
 
     Pass it to `fit` of a task, and run the same `fit` again after a crash or an
@@ -102,7 +110,7 @@ class SaveProgress(keras.callbacks.Callback):
     True
     """
 
-    def __init__(self, directory, save_freq: str | int = "epoch"):
+    def __init__(self, directory: FilePath, save_freq: str | int = "epoch"):
         super().__init__()
         if save_freq != "epoch":
             if isinstance(save_freq, str):
@@ -137,7 +145,7 @@ class SaveProgress(keras.callbacks.Callback):
             ) from error
         return saved
 
-    def follow(self, loader, first_batch: int = 0) -> None:
+    def follow(self, loader: Loader, first_batch: int = 0) -> None:
         """Set the loader whose position is saved; tasks call this.
 
         Args:
@@ -147,7 +155,7 @@ class SaveProgress(keras.callbacks.Callback):
         self.loader = loader
         self._first = first_batch
 
-    def restore(self, model: keras.Model, loader) -> tuple[int, int] | None:
+    def restore(self, model: keras.Model, loader: Loader) -> tuple[int, int] | None:
         """Restore the saved progress of the model and the loader.
 
         Returns:
@@ -230,7 +238,7 @@ class SaveProgress(keras.callbacks.Callback):
             if file.name != name:
                 file.unlink(missing_ok=True)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reject data without a loader, whose position is unknown."""
         if self.loader is None:
             raise ValueError(
@@ -239,7 +247,7 @@ class SaveProgress(keras.callbacks.Callback):
                 "task, or use keras.callbacks.BackupAndRestore, which saves epochs."
             )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Record the epoch; restore the dropout seeds of a resumed one."""
         self._epoch = epoch
         self._last = self._first
@@ -249,7 +257,7 @@ class SaveProgress(keras.callbacks.Callback):
             for variable, state in zip(_seed_states(self.model), seeds, strict=True):
                 variable.assign(state)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Save every `save_freq` batches."""
         done = batch + 1 + self._first
         # The end of an epoch is saved after validation.
@@ -259,7 +267,7 @@ class SaveProgress(keras.callbacks.Callback):
             self.save(self._epoch, done)
             self._last = done
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Save the end of the epoch."""
         self._first = 0
         self.save(epoch + 1, 0)

@@ -1,15 +1,23 @@
 """`SelectionCrossentropy`: cross-entropy over candidates, without padding."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import fraction
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LossOptions, Tensor
 
 MASKED_LOGIT = -1e9
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class SelectionCrossentropy(keras.losses.Loss):
+class SelectionCrossentropy(keras_bases.Loss):
     """Cross-entropy of the correct candidate, with label smoothing that skips padding.
 
     With C candidates in a graph and smoothing s the target is 1 - s + s / C for the
@@ -33,12 +41,12 @@ class SelectionCrossentropy(keras.losses.Loss):
         label_smoothing: float = 0.0,
         reduction: str = "mean_with_sample_weight",
         name: str = "selection_crossentropy",
-        **kwargs,
+        **kwargs: Unpack[LossOptions],
     ):
         super().__init__(name=name, reduction=reduction, **kwargs)
         self.label_smoothing = fraction("label_smoothing", label_smoothing)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Return the losses [G, B] of labels [G, B] and logits [G, B, C]."""
         log_share = ops.log_softmax(y_pred, axis=-1)
         labels = ops.cast(ops.reshape(y_true, ops.shape(y_pred)[:-1]), "int32")

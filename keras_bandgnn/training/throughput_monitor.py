@@ -1,18 +1,26 @@
 """`ThroughputMonitor`: graphs per second, fill and compilations in the logs."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import function, instance, optional
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.recompile_guard import RecompileGuard
 
+if TYPE_CHECKING:
+    import keras
 
-class ThroughputMonitor(keras.callbacks.Callback):
+    from keras_bandgnn.aliases import Logs
+
+
+class ThroughputMonitor(keras_bases.Callback):
     """Adds the speed of training and the use of the batches to the logs of each epoch.
 
     All callbacks that read the logs record them: `History`, `CSVLogger`, `TensorBoard`,
@@ -79,12 +87,12 @@ class ThroughputMonitor(keras.callbacks.Callback):
         """
         self.loader = loader
 
-    def set_model(self, model):
+    def set_model(self, model: keras.Model) -> None:
         """Set the model, whose compilations are counted."""
         super().set_model(model)
         self._guard.set_model(model)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the counts; reject data without a loader."""
         steps = (self.params or {}).get("steps")
         if self.loader is None or steps not in (None, len(self.loader)):
@@ -96,7 +104,7 @@ class ThroughputMonitor(keras.callbacks.Callback):
         self._compiles = True
         self._guard.on_train_begin()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Note the real and padded sizes of the epoch's batches."""
         self._waiting = None
         resumed = self.loader.resumed_batches
@@ -105,25 +113,25 @@ class ThroughputMonitor(keras.callbacks.Callback):
         self._guard.on_epoch_begin(epoch)
         self._done, self._start = [], (0, self._clock())
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Watch the training step; start the clock after the first of a fit."""
         if self._compiles and batch:
             self._start, self._compiles = (batch, self._clock()), False
         self._guard.on_train_batch_begin(batch)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Note when the step was done."""
         self._done.append((batch + 1, self._clock()))
 
-    def on_test_batch_begin(self, batch, logs=None):
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Watch the evaluation step."""
         self._guard.on_test_batch_begin(batch)
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         """Note the waiting, as validation may read from the same loader."""
         self._note_waiting()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add the figures of the epoch to the logs."""
         self._note_waiting()
         if logs is not None:

@@ -1,11 +1,15 @@
 """`TimeToAccuracy`, `TimeLimit`, and the clock of training that they share."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import keras
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import (
     boolean,
     function,
@@ -17,8 +21,11 @@ from keras_bandgnn.checks import (
     string,
 )
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Logs
 
-class TrainingClock(keras.callbacks.Callback):
+
+class TrainingClock(keras_bases.Callback):
     """Measures training time.
 
     It includes the steps and waiting for their batches. It excludes validation, other
@@ -56,11 +63,11 @@ class TrainingClock(keras.callbacks.Callback):
         running = 0.0 if self._since is None else self._clock() - self._since
         return self._counted + running
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the clock."""
         self._reset()
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Start the clock, unless the first step is still to come."""
         self._ended = []
         if self.first_step is not None:
@@ -70,12 +77,12 @@ class TrainingClock(keras.callbacks.Callback):
     # callbacks like this one a thread does, which training need not wait for.
     async_safe = True
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Note when the step was done."""
         # Threads may come in another order.
         self._ended.append((batch, self._clock()))
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Measure the first step separately."""
         self.steps, self._begun = self.steps + 1, batch
         if self.first_step is not None:
@@ -86,11 +93,11 @@ class TrainingClock(keras.callbacks.Callback):
         self._since = self._clock()
         self.first_step = self._since - self._first_since
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         """Stop the clock during validation."""
         self._stop()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Stop the clock until the next epoch."""
         self._stop()
 
@@ -132,13 +139,13 @@ class TimeLimit(TrainingClock):
     # of the device and measure too little time.
     async_safe = False
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """End training when the time is up."""
         super().on_train_batch_end(batch, logs)
         if self.seconds >= self.limit:
             self.model.stop_training = True
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """End training when the time is up."""
         super().on_epoch_end(epoch, logs)
         if self.seconds >= self.limit:
@@ -221,12 +228,12 @@ class TimeToAccuracy(TrainingClock):
         values = [row["smoothed"] for row in self.curve]
         return best((v for v in values if not math.isnan(v)), default=math.nan)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Reset the clock and the curve."""
         super().on_train_begin(logs)
         self.crossing, self.curve = None, []
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Add a point to the curve."""
         super().on_epoch_end(epoch, logs)
         if logs is None or self.monitor not in logs:

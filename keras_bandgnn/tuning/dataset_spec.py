@@ -1,7 +1,9 @@
 """`DatasetSpec`: sizes and types of features and labels that a hypermodel needs."""
 
+from __future__ import annotations
+
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +16,9 @@ from keras_bandgnn.preprocessing.graph_layer import (
     applied_layers,
     layers_from_config,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Graphs
 
 # Node features that are no inputs of a model.
 _UNREAD = ("train_mask", "valid_mask", "test_mask", "position", "cluster")
@@ -48,7 +53,7 @@ class DatasetSpec:
     layers: tuple[dict, ...]
 
     @classmethod
-    def of(cls, *sources) -> "DatasetSpec":
+    def of(cls, *sources: Graphs) -> DatasetSpec:
         """Derive the spec from training and validation graphs.
 
         Args:

@@ -1,6 +1,9 @@
 """`GGNNHyperModel`: the search space of Balog et al. 2019, and plans."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 from keras_bandgnn import models
 from keras_bandgnn.checks import one_of, positive_ints
@@ -9,6 +12,13 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel, without_order
+
+if TYPE_CHECKING:
+    import keras_tuner
+
+    from keras_bandgnn.aliases import Graphs, HyperOptions
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.models.task import Task
 
 
 class GGNNHyperModel(GraphHyperModel):
@@ -53,13 +63,13 @@ class GGNNHyperModel(GraphHyperModel):
 
     def __init__(
         self,
-        graphs,
-        validation_data=None,
+        graphs: Graphs,
+        validation_data: Graphs | None = None,
         space: str = "paper",
         hidden_dim: int | Sequence[int] = 128,
         num_steps: int | Sequence[int] = 8,
         readout: str = "auto",
-        **options,
+        **options: Unpack[HyperOptions],
     ):
         super().__init__(graphs, validation_data, **options)
         self.space_name = one_of("space", space, tuple(spaces.SPACES))
@@ -76,7 +86,7 @@ class GGNNHyperModel(GraphHyperModel):
             "readout": self.readout,
         }
 
-    def space(self, hp) -> dict:
+    def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""
         values = spaces.draw_sgd(hp, self.space_name)
         values |= {
@@ -88,7 +98,7 @@ class GGNNHyperModel(GraphHyperModel):
             values |= spaces.draw_plan(hp, self.spec.label == "candidate")
         return values
 
-    def backbone(self, values: dict):
+    def backbone(self, values: dict) -> Backbone:
         """Build the backbone."""
         return models.GGNNBackbone(
             self.spec.inputs,
@@ -99,7 +109,7 @@ class GGNNHyperModel(GraphHyperModel):
             name="ggnn_backbone",
         )
 
-    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+    def preprocessor(self, values: dict, backbone: Backbone) -> GraphPreprocessor:
         """Build the preprocessor: layers, batcher and plan."""
         layers = list(self.spec.layers)
         stored = bool(layers)
@@ -135,7 +145,7 @@ class GGNNHyperModel(GraphHyperModel):
             else {"readout": self.readout, **arguments}
         )
 
-    def compile(self, task, values: dict) -> None:
+    def compile(self, task: Task, values: dict) -> None:
         """Compile the task."""
         task.compile(spaces.make_sgd(values))
         spaces.add_l2(task, values["weight_decay"])

@@ -1,6 +1,9 @@
 """`GraphRegressorHyperModel`: SchNet, MPEU and PaiNN."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -10,6 +13,13 @@ from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
+
+if TYPE_CHECKING:
+    import keras_tuner
+
+    from keras_bandgnn.aliases import Graphs, HyperOptions
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.models.task import Task
 
 _BACKBONES = {
     "schnet": models.SchNetBackbone,
@@ -54,14 +64,14 @@ class GraphRegressorHyperModel(GraphHyperModel):
 
     def __init__(
         self,
-        graphs,
-        validation_data=None,
+        graphs: Graphs,
+        validation_data: Graphs | None = None,
         model: str = "schnet",
         edges: Sequence[GraphLayer] = (),
         reduce: str = "mean",
         hidden_dim: int | Sequence[int] = (32, 64, 128),
         num_steps: int | Sequence[int] = (2, 3, 4),
-        **options,
+        **options: Unpack[HyperOptions],
     ):
         super().__init__(graphs, validation_data, **options)
         if self.spec.label != "number" or not self.spec.elements:
@@ -89,7 +99,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
             "num_steps": self.num_steps,
         }
 
-    def space(self, hp) -> dict:
+    def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
@@ -103,7 +113,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
             values["edges"] = spaces.choice(hp, "edges", list(self.edges))
         return values
 
-    def backbone(self, values: dict):
+    def backbone(self, values: dict) -> Backbone:
         """Build the backbone."""
         arguments = {}
         if self.model != "painn":
@@ -115,7 +125,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
             **arguments,
         )
 
-    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+    def preprocessor(self, values: dict, backbone: Backbone) -> GraphPreprocessor:
         """Build the preprocessor: layers and batcher."""
         graph_layers = [self.edges[values["edges"]]] if self.edges else []
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values))
@@ -130,7 +140,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
             "use_bias": False,
         }
 
-    def compile(self, task, values: dict) -> None:
+    def compile(self, task: Task, values: dict) -> None:
         """Compile the task."""
         task.compile(keras.optimizers.Adam(values["learning_rate"]))
 

@@ -1,7 +1,10 @@
 """`GraphTransformerHyperModel`: Graphormer and GT."""
 
+from __future__ import annotations
+
 import importlib.util
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -14,6 +17,13 @@ from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterCompile
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
+
+if TYPE_CHECKING:
+    import keras_tuner
+
+    from keras_bandgnn.aliases import Graphs, HyperOptions
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.models.task import Task
 
 _BACKBONES = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
 
@@ -57,14 +67,14 @@ class GraphTransformerHyperModel(GraphHyperModel):
 
     def __init__(
         self,
-        graphs,
-        validation_data=None,
+        graphs: Graphs,
+        validation_data: Graphs | None = None,
         model: str = "graphormer",
         attention: Sequence[str] = ("sparse", "augment", "periodic", "full"),
         hidden_dim: int | Sequence[int] = (32, 64, 128),
         num_layers: int | Sequence[int] = (2, 3, 4),
         num_heads: int | Sequence[int] = 8,
-        **options,
+        **options: Unpack[HyperOptions],
     ):
         super().__init__(graphs, validation_data, **options)
         self.model = one_of("model", model, tuple(_BACKBONES))
@@ -85,7 +95,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
             "num_heads": self.num_heads,
         }
 
-    def space(self, hp) -> dict:
+    def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
@@ -115,7 +125,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
                     values["tile_budget"] = hp.Choice("tile_budget", [0.5, 1.0, 2.0])
         return values
 
-    def backbone(self, values: dict):
+    def backbone(self, values: dict) -> Backbone:
         """Build the backbone."""
         arguments = {k: values.get(k) for k in ("max_distance", "full_every")}
         types = self.spec.num_edge_types
@@ -132,7 +142,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
             **{k: int(v) for k, v in arguments.items() if v is not None},
         )
 
-    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+    def preprocessor(self, values: dict, backbone: Backbone) -> GraphPreprocessor:
         """Build the preprocessor: layers, batcher and plan."""
         graph_layers, plan = backbone.graph_layers(), backbone.auto_plan()
         if values.get("tiles"):
@@ -143,7 +153,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
             return GraphPreprocessor(graph_layers, StaticBatcher(1, "64"), plan)
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
-    def compile(self, task, values: dict) -> None:
+    def compile(self, task: Task, values: dict) -> None:
         """Compile the task."""
         rate = values["learning_rate"]
         task.compile(keras.optimizers.AdamW(rate, 1e-5, global_clipnorm=1.0))

@@ -1,12 +1,14 @@
 """`GraphHyperModel`, the base of the hypermodels, and the `Objective` of a search."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import json
 import math
 import random
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,6 +36,11 @@ from keras_bandgnn.training.time_to_accuracy import (
 from keras_bandgnn.tuning.dataset_spec import DatasetSpec
 from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, Graphs, Values
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.models.task import Task
 
 OBJECTIVES = ("accuracy", "time-to-accuracy", "accuracy-in-time")
 
@@ -103,7 +110,7 @@ class Objective:
         """Maximum number of epochs; practically unlimited with a time limit."""
         return self.epochs or (10 if self.seconds is None else 100_000)
 
-    def to_keras_tuner(self) -> "keras_tuner.Objective":
+    def to_keras_tuner(self) -> keras_tuner.Objective:
         """Return the objective for keras-tuner."""
         if self.objective == "time-to-accuracy":
             return keras_tuner.Objective("time_to_accuracy", "min")
@@ -177,8 +184,8 @@ class GraphHyperModel(keras_tuner.HyperModel):
 
     def __init__(
         self,
-        graphs,
-        validation_data=None,
+        graphs: Graphs,
+        validation_data: Graphs | None = None,
         objective: str = "accuracy",
         target: float | None = None,
         seconds: float | None = None,
@@ -200,27 +207,27 @@ class GraphHyperModel(keras_tuner.HyperModel):
 
     # === Implemented by subclasses ===
 
-    def space(self, hp) -> dict[str, Any]:
+    def space(self, hp: keras_tuner.HyperParameters) -> Config:
         """Declare the search space; return values by name, None for inactive ones."""
         raise NotImplementedError
 
-    def backbone(self, values: dict[str, Any]):
+    def backbone(self, values: Values) -> Backbone:
         """Build the backbone."""
         raise NotImplementedError
 
-    def preprocessor(self, values: dict[str, Any], backbone) -> GraphPreprocessor:
+    def preprocessor(self, values: Values, backbone: Backbone) -> GraphPreprocessor:
         """Build the preprocessor: layers, batcher and plan."""
         raise NotImplementedError
 
-    def compile(self, task, values: dict[str, Any]) -> None:
+    def compile(self, task: Task, values: Values) -> None:
         """Compile the task."""
         raise NotImplementedError
 
-    def head(self, values: dict[str, Any]) -> dict[str, Any]:
+    def head(self, values: Values) -> Config:
         """Return further arguments of the task."""
         return {}
 
-    def fixed(self) -> dict[str, Any]:
+    def fixed(self) -> Config:
         """Return the settings that identify the search, as JSON values.
 
         Trials are comparable only if these settings are equal. Subclasses add their own
@@ -241,11 +248,11 @@ class GraphHyperModel(keras_tuner.HyperModel):
 
     # === Called by keras-tuner ===
 
-    def declare_hyperparameters(self, hp) -> None:
+    def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the whole search space without building a model."""
         self.space(hp)
 
-    def build(self, hp):
+    def build(self, hp: keras_tuner.HyperParameters) -> Task:
         """Return a compiled task with its preprocessor."""
         values = self.space(hp)
         with failed_trials(), _seeded(self.seed):
@@ -258,13 +265,13 @@ class GraphHyperModel(keras_tuner.HyperModel):
 
     def fit(
         self,
-        hp,
-        model,
-        graphs,
-        validation_data=None,
+        hp: keras_tuner.HyperParameters,
+        model: Task,
+        graphs: Graphs,
+        validation_data: Graphs | None = None,
         callbacks: Iterable = (),
         epochs: int | None = None,
-        **options,
+        **options: object,
     ) -> dict[str, float]:
         """Train a task on graphs and score it.
 
@@ -313,7 +320,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
             )
         return objective.results(watch)
 
-    def prepare(self, task, graphs) -> None:
+    def prepare(self, task: Task, graphs: Graphs) -> None:
         """Adapt the preprocessor of a task loaded from a checkpoint, to save it.
 
         Args:

@@ -62,7 +62,7 @@ def trial_row(trial) -> dict:
     }
 
 
-def trial_table(tuner) -> list[dict]:
+def trial_table(tuner: keras_tuner.Tuner) -> list[dict]:
     """Return the finished trials of a search, best first, failed ones last.
 
     Args:

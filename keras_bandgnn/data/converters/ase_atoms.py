@@ -1,8 +1,10 @@
 """Conversion from and to ASE."""
 
+from __future__ import annotations
+
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from keras_bandgnn.data.converters.attributes import refuse_sets
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
+
+if TYPE_CHECKING:
+    import ase.calculators.calculator
 
 _EXTRA = "keras-bandgnn[chem]"
 # Feature names of the calculators' results; `ForceRegressor` reads "force".
@@ -34,7 +39,7 @@ _STRESS_KEYS = ("stress", "virial", "virials")
 
 
 def from_ase(
-    atoms: Any,
+    atoms: ase.Atoms | Iterable[ase.Atoms],
     cutoff: float | Mapping | None = None,
     label: str | None = None,
     stress: bool | str = False,
@@ -329,7 +334,7 @@ def _is_json(name: str, value: Any) -> bool:
         return False
 
 
-def to_ase(graph: Graph) -> Any:
+def to_ase(graph: Graph) -> ase.Atoms:
     """Convert a graph with the features of `from_ase` to `ase.Atoms`.
 
     Energy, forces and stress are stored in a `SinglePointCalculator`, `info` in

@@ -1,12 +1,17 @@
 """Schemas of TF-GNN: which sets and features a graph has."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_bandgnn.checks import as_path, mapping, refuse, string
 from keras_bandgnn.data.reading import read_text, reading
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config
 
 _STRING = r"""(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')"""
 _TOKEN = re.compile(
@@ -25,7 +30,7 @@ _FLOAT = ("DT_FLOAT", "DT_DOUBLE", "DT_HALF", "DT_BFLOAT16")
 Schema = dict[str, Any]
 
 
-def read_graph_schema(schema: str | os.PathLike) -> Schema:
+def read_graph_schema(schema: str | os.PathLike) -> Config:
     """Read the `GraphSchema` of TF-GNN.
 
     TF-GNN stores it in the text format of protocol buffers, in files called

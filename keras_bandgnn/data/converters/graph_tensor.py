@@ -1,8 +1,9 @@
 """Conversion from and to the graphs of TF-GNN."""
 
-import os
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from keras_bandgnn.data.converters.graph_schema import (
 from keras_bandgnn.data.converters.node_sets import from_sets, has_features, to_sets
 from keras_bandgnn.graph import Graph
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, FilePath, Item
+
 _RAGGED = (
     "Pool its values to one row of fixed length, pad them, or leave the feature out of "
     "the schema."
@@ -25,8 +29,8 @@ _RAGGED = (
 
 
 def from_graph_tensor(
-    tensor: Any,
-    schema: Schema | str | os.PathLike | None = None,
+    tensor: Item,
+    schema: Config | FilePath | None = None,
     *,
     label: tuple[str, ...] | None = None,
     reverse: bool = False,
@@ -79,11 +83,11 @@ def from_graph_tensor(
 
 
 def graph_tensor_tables(
-    tensor: Any,
-    schema: Schema | str | os.PathLike | None = None,
+    tensor: Item,
+    schema: Config | FilePath | None = None,
     *,
     label: tuple[str, ...] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Config]:
     """Return the tables of a graph of TF-GNN, for a `NodeSetEncoder`.
 
     They are those of `from_graph_tensor`, but features may also be strings: the encoder

@@ -1,7 +1,9 @@
 """Conversion from and to tuples with the fields of `jraph.GraphsTuple`."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +22,9 @@ from keras_bandgnn.data.converters.attributes import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
+
+if TYPE_CHECKING:
+    import jraph
 
 
 class GraphsTuple(NamedTuple):
@@ -50,7 +55,7 @@ class GraphsTuple(NamedTuple):
     n_edge: Any
 
 
-def from_jraph(graphs: Any) -> FlatGraphs:
+def from_jraph(graphs: jraph.GraphsTuple | Sequence[jraph.GraphsTuple]) -> FlatGraphs:
     """Convert a `jraph.GraphsTuple`, or any object with its fields, to flat graphs.
 
     Dictionaries of features keep their names; a bare array is the feature `"nodes"`,

@@ -1,18 +1,23 @@
 """`link_tables`: tables joined by keys, as node sets and edge sets."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bandgnn.checks import instance, mapping, refuse, shown
 from keras_bandgnn.graph import EdgeSet
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item
+
 
 def link_tables(
-    nodes: Mapping[str, Any],
+    nodes: Mapping[str, Item],
     keys: Mapping[str, str],
-    edges: Mapping[EdgeSet, Any],
+    edges: Mapping[EdgeSet, str | tuple[Item, str, str]],
 ) -> dict[str, dict]:
     """Return node sets and edge sets of tables whose rows refer to one another.
 

@@ -1,8 +1,10 @@
 """Conversion from and to networkx."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +31,11 @@ from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import EDGE_SETS, Graph, edge_sets
 from keras_bandgnn.optional import optional_import
 
+if TYPE_CHECKING:
+    import networkx
+
+    from keras_bandgnn.aliases import Config
+
 _RESERVED = {
     "node": ("label",),
     "edge": ("label", "edge_type"),
@@ -37,7 +44,7 @@ _RESERVED = {
 
 
 def from_networkx(
-    graph: Any,
+    graph: networkx.Graph,
     node: Iterable[str] | None = None,
     edge: Iterable[str] | None = None,
     context: Iterable[str] | None = None,
@@ -175,8 +182,8 @@ def _graph_with_sets(
 
 
 def networkx_tables(
-    graph: Any, node_set: str, edge_set: str | None = None
-) -> dict[str, Any]:
+    graph: networkx.Graph, node_set: str, edge_set: str | None = None
+) -> Config:
     """Return the tables of a networkx graph with node sets, for a `NodeSetEncoder`.
 
     Sets, edge sets, the order of nodes and `label` are those of `from_networkx` with
@@ -330,7 +337,7 @@ def _name_list(names: list) -> dict[str, list]:
 
 def to_networkx(
     graph: Graph, node_set: str = "kind", edge_set: str = "relation"
-) -> Any:
+) -> networkx.MultiDiGraph:
     """Convert to a `networkx.MultiDiGraph` with the attributes of `from_networkx`.
 
     Nodes get the names in `info["nodes"]`, if any; names that are lists become tuples.

@@ -1,7 +1,9 @@
 """Graphs of several node sets and edge sets, from dictionaries of arrays and back."""
 
+from __future__ import annotations
+
 from collections.abc import Container, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,16 +12,21 @@ from keras_bandgnn.checks import boolean, instance, mapping, optional, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy, whole_times
 from keras_bandgnn.graph import EDGE_SETS, EdgeSet, Graph, edge_sets
 
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Arrays, Labels, Values
+
 
 def from_sets(
-    nodes: Mapping[str, int | Mapping[str, Any]],
-    edges: Mapping[EdgeSet, Any] | None = None,
+    nodes: Mapping[str, int | Arrays],
+    edges: Mapping[EdgeSet, ArrayLike | Arrays] | None = None,
     *,
-    label: Any = None,
-    node: Mapping[str, Mapping[str, Any]] | None = None,
+    label: Labels | Mapping | None = None,
+    node: Mapping[str, Arrays] | None = None,
     reverse: bool = False,
-    context: Mapping[str, Any] | None = None,
-    info: Mapping[str, Any] | None = None,
+    context: Arrays | None = None,
+    info: Values | None = None,
 ) -> Graph:
     """Build a graph whose nodes are of several kinds, such as authors and papers.
 

@@ -1,8 +1,10 @@
 """Conversion from and to pandas tables of edges, nodes and graphs."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
+
+if TYPE_CHECKING:
+    import pandas
 
 # The columns `x[0]`, `x[1]` are a vector `x`.
 _ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\]")
@@ -292,9 +297,9 @@ class Tables(NamedTuple):
 
 
 def from_pandas(
-    edges: Any,
-    nodes: Any = None,
-    graphs: Any = None,
+    edges: pandas.DataFrame | Mapping,
+    nodes: pandas.DataFrame | Mapping | None = None,
+    graphs: pandas.DataFrame | Mapping | None = None,
     source: str = "source",
     target: str = "target",
     node: str = "node",

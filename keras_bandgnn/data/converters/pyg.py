@@ -1,7 +1,9 @@
 """Conversion from and to `torch_geometric.data.Data`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +20,9 @@ from keras_bandgnn.data.converters.hetero_data import from_hetero_data, to_heter
 from keras_bandgnn.graph import LABEL_LEVELS, Graph
 from keras_bandgnn.optional import optional_import
 
+if TYPE_CHECKING:
+    import torch_geometric.data
+
 _RESERVED = (
     *("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr", "edge_label"),
     *("candidate_index", "slot_index", "label_level"),
@@ -25,7 +30,7 @@ _RESERVED = (
 
 
 def from_pyg(
-    data: Any,
+    data: torch_geometric.data.Data | torch_geometric.data.HeteroData,
     label_level: str | None = None,
     levels: Mapping[str, str] | None = None,
 ) -> Graph:
@@ -125,7 +130,7 @@ def pyg_values(data: Any) -> dict[str, Any]:
     return sized(attributes)
 
 
-def to_pyg(graph: Graph) -> Any:
+def to_pyg(graph: Graph) -> torch_geometric.data.Data | torch_geometric.data.HeteroData:
     """Convert a graph to a `torch_geometric.data.Data`, or `HeteroData`.
 
     Features keep their names, integers become int64. The label becomes `y`, and its

@@ -1,7 +1,8 @@
 """Conversion from and to sparse adjacency matrices of SciPy."""
 
-from collections.abc import Mapping
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,11 +10,16 @@ from keras_bandgnn.checks import boolean, instance, one_of, optional, sequence, 
 from keras_bandgnn.data.converters.attributes import refuse_sets
 from keras_bandgnn.graph import Graph
 
+if TYPE_CHECKING:
+    import scipy.sparse
+
+    from keras_bandgnn.aliases import Arrays, Item, Labels
+
 
 def from_scipy(
-    matrix: Any,
-    node: Mapping[str, Any] | None = None,
-    label: Any = None,
+    matrix: Item,
+    node: Arrays | None = None,
+    label: Labels = None,
     label_level: str = "graph",
     weights: bool | str = "auto",
 ) -> Graph:
@@ -86,7 +92,9 @@ def _entries(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return coo.row, coo.col, coo.data
 
 
-def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> Any:
+def to_scipy(
+    graph: Graph, weight: str | None = None, by_type: bool = False
+) -> scipy.sparse.csr_array | list[scipy.sparse.csr_array]:
     """Convert a graph to a sparse matrix whose entry [i, j] is an edge from i to j.
 
     The result is a `scipy.sparse.coo_array`, which keeps parallel edges separate;

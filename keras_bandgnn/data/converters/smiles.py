@@ -1,14 +1,21 @@
 """Molecules from SMILES, with RDKit."""
 
+from __future__ import annotations
+
 import functools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_bandgnn.checks import having, one_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
+
+if TYPE_CHECKING:
+    from rdkit import Chem
+
+    from keras_bandgnn.aliases import Labels
 
 _HYBRIDISATIONS = {"SP": 1, "SP2": 2, "SP3": 3, "SP3D": 4, "SP3D2": 5}
 _BONDS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "AROMATIC": 4}
@@ -18,7 +25,7 @@ CHIRALITIES = ("canonical", "written")
 """What chiral tags refer to: canonical SMILES, or the atoms as they are written."""
 
 
-def from_smiles(smiles: str, label: Any = None, chirality: str = "written") -> Graph:
+def from_smiles(smiles: str, label: Labels = None, chirality: str = "written") -> Graph:
     """Convert a SMILES string to a graph of heavy atoms and bidirectional bonds.
 
     Nodes are the atoms in the order of the string. Hydrogens are features, not nodes,
@@ -59,7 +66,9 @@ def from_smiles(smiles: str, label: Any = None, chirality: str = "written") -> G
     return graph.replace(info={"smiles": smiles})
 
 
-def from_rdkit(molecule: Any, label: Any = None, chirality: str = "written") -> Graph:
+def from_rdkit(
+    molecule: Chem.Mol, label: Labels = None, chirality: str = "written"
+) -> Graph:
     """Convert a molecule of RDKit; see `from_smiles`, whose features it has.
 
     Nodes are the atoms of the molecule, so hydrogens are nodes if it has them

@@ -92,7 +92,7 @@ def load(
     download: bool = True,
     progress: bool = True,
     limits: Limits | None = None,
-    **options: Any,
+    **options: object,
 ) -> FlatGraphs:
     r"""Load a public data set.
 

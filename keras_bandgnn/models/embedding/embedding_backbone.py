@@ -1,6 +1,9 @@
 """`EmbeddingBackbone`: embedded node features, without messages."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -8,6 +11,10 @@ from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, Config, ModuleOptions, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -47,7 +54,12 @@ class EmbeddingBackbone(Backbone):
     is_local = True
 
     def __init__(
-        self, inputs: Mapping, hidden_dim: int = 64, *, dropout: float = 0.0, **kwargs
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        *,
+        dropout: float = 0.0,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -61,28 +73,28 @@ class EmbeddingBackbone(Backbone):
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         self.encoder.build()
         self.built = True
 
-    def features_read(self):
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoder."""
         return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node, graphs.sets)
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded features."""
         yield self.dropout_layer(self.encoder(batch), training=training)
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the node states."""
         return next(self.hidden_states(batch, training))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GATBackbone`: the graph attention network."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -12,6 +15,16 @@ from keras_bandgnn.layers.typed_edges import TYPE_REDUCTIONS
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        Config,
+        ConvolutionOptions,
+        Layer,
+        Values,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -96,12 +109,12 @@ class GATBackbone(MessagePassingBackbone):
         attention_dropout: float = 0.0,
         first_kernel: bool | None = None,
         norm: str | None = None,
-        activation="elu",
+        activation: Activation = "elu",
         input_dropout: float | None = None,
         residual: bool | str = False,
         activation_first: bool = True,
         type_reduce: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[ConvolutionOptions],
     ):
         super().__init__(
             inputs,
@@ -139,7 +152,7 @@ class GATBackbone(MessagePassingBackbone):
         """Return whether sums are divided by the number of types."""
         return self.type_reduce == "mean"
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Return the attention of a layer."""
         first = self.first_kernel
         if first is None:
@@ -156,7 +169,7 @@ class GATBackbone(MessagePassingBackbone):
             name=f"attention_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the rows of edge types, which all layers share."""
         return self.messages[0].prepare(batch)
 
@@ -165,7 +178,7 @@ class GATBackbone(MessagePassingBackbone):
         """The layers of attention, under their name in files."""
         return self.messages
 
-    def attention_terms(self, batch):
+    def attention_terms(self, batch: Batch) -> list:
         """Return, per layer, the scores of senders and receivers, float32 [G, N, K]."""
         if self.type_reduce is not None:
             raise ValueError(
@@ -182,7 +195,9 @@ class GATBackbone(MessagePassingBackbone):
             out.append({"sender": sender, "receiver": receiver})
         return out
 
-    def attention_pairs(self, number: int, terms, graph):
+    def attention_pairs(
+        self, number: int, terms: Values, graph: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pairs of a layer's attention in one graph, and their logits.
 
         Args:
@@ -203,7 +218,7 @@ class GATBackbone(MessagePassingBackbone):
         slope = self.messages[number].negative_slope
         return senders, receivers, np.where(logits < 0, slope * logits, logits)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GCNBackbone`: the graph convolutional network."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -9,6 +12,15 @@ from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        Config,
+        ConvolutionOptions,
+        Layer,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -86,11 +98,11 @@ class GCNBackbone(MessagePassingBackbone):
         last_kernel: bool = True,
         first_kernel: bool | None = None,
         norm: str | None = None,
-        activation="relu",
+        activation: Activation = "relu",
         input_dropout: float | None = None,
         residual: bool | str = False,
         activation_first: bool = True,
-        **kwargs,
+        **kwargs: Unpack[ConvolutionOptions],
     ):
         super().__init__(
             inputs,
@@ -110,7 +122,7 @@ class GCNBackbone(MessagePassingBackbone):
         self.first_kernel = optional(boolean, "first_kernel", first_kernel)
         self.make_layers()
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Return the graph convolution of a layer."""
         first = self.first_kernel
         if first is None:
@@ -129,11 +141,11 @@ class GCNBackbone(MessagePassingBackbone):
         """The graph convolutions, under their name in files."""
         return self.messages
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan and the degrees, which all layers share."""
         return {**batch, **self.messages[0].prepare(batch)}
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GGNNBackbone`: the gated graph neural network of the low-bandwidth paper."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -18,6 +21,10 @@ from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.csr import row_index
 from keras_bandgnn.primitives.plan import is_scheduled, scheduled_steps
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, Config, ModuleOptions, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 # Steps of a GGNN that update only the active blocks of nodes.
 
@@ -132,7 +139,7 @@ class GGNNBackbone(Backbone):
         message_dropout: float = 0.0,
         remat: bool = False,
         edge_inputs: Mapping | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -163,7 +170,7 @@ class GGNNBackbone(Backbone):
             self.splits_sequences = False
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         states = (None, None, self.hidden_dim)
         self.encoder.build()
@@ -183,19 +190,19 @@ class GGNNBackbone(Backbone):
             return None
         return ReceptiveField(self.num_steps)
 
-    def features_read(self):
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoders."""
         edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
         edge = tuple(name for name in edge if name != "type")
         return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node, graphs.sets)
         if self.edge_encoder is not None:
             self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the node states after T steps.
 
         Under a plan with a schedule these are the states of the nodes that are read.
@@ -254,7 +261,7 @@ class GGNNBackbone(Backbone):
 
         return step
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded features and the states after each step.
 
         For plans without a schedule, under which all nodes are computed.
@@ -286,7 +293,7 @@ class GGNNBackbone(Backbone):
                 states = step(states)
         return states
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         # Written only if there are any.
         edges = {}

@@ -1,7 +1,10 @@
 """`GraphTransformerBackbone`: base class of Graphormer and GT."""
 
+from __future__ import annotations
+
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -26,6 +29,17 @@ from keras_bandgnn.ops.attention import takes_tables
 from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
 from keras_bandgnn.primitives.plan import Plan
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        ModuleOptions,
+        Tensor,
+        Values,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 # Terms of attention, and logits of pairs on the host, for `Task.attention_weights`.
 
@@ -178,7 +192,7 @@ class GraphTransformerBackbone(Backbone):
         conditions_hold: bool | None = None,
         edge_inputs: Mapping | None = None,
         target_type: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -274,7 +288,7 @@ class GraphTransformerBackbone(Backbone):
         sparse = self.attention in ("sparse", "augment") or self.conditions_hold
         return "sparse" if sparse else "full"
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         self.encoder.build()
@@ -322,12 +336,12 @@ class GraphTransformerBackbone(Backbone):
 
         return AttentionPlan()
 
-    def features_read(self):
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoders, and the features of pairs."""
         edge = ("attend", "distance", *self._edge_names())
         return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if graphs do not fit."""
         self.encoder.check(graphs.node, graphs.sets)
         if "attend" not in graphs.edge:
@@ -353,7 +367,7 @@ class GraphTransformerBackbone(Backbone):
                     "weights."
                 )
 
-    def adapt(self, parts) -> bool:
+    def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Decide `"conditions"` from the training graphs, unless already decided.
 
         Args:
@@ -394,20 +408,20 @@ class GraphTransformerBackbone(Backbone):
         """Return whether `"conditions"` hold, which sets the pattern of attention."""
         return self.conditions_hold
 
-    def save_own_variables(self, store) -> None:
+    def save_own_variables(self, store: Values) -> None:
         """Save the result of `"conditions"` with the weights."""
         super().save_own_variables(store)
         if self.conditions_hold is not None:
             store[_DECIDED] = np.array(self.conditions_hold, np.int32)
 
-    def load_own_variables(self, store) -> None:
+    def load_own_variables(self, store: Values) -> None:
         """Load the result of `"conditions"` with the weights."""
         names = [name for name in store.keys() if name != _DECIDED]
         if _DECIDED in store.keys() and self.attention == "conditions":
             self._decide(bool(np.asarray(store[_DECIDED])))
         super().load_own_variables({name: store[name] for name in names})
 
-    def first_states(self, batch, training: bool):
+    def first_states(self, batch: Batch, training: bool) -> Tensor:
         """Return the embedded features [G, N, H]."""
         del training
         return self.encoder(batch)
@@ -428,7 +442,7 @@ class GraphTransformerBackbone(Backbone):
             states, tokens = (out, None) if tokens is None else out
             yield states, tokens
 
-    def biases(self, batch, as_table: bool = False):
+    def biases(self, batch: Batch, as_table: bool = False) -> tuple[Tensor | None, ...]:
         """Return the biases of edges, self-loops and tokens; None without any.
 
         Args:
@@ -450,22 +464,26 @@ class GraphTransformerBackbone(Backbone):
         edges, loops, tokens = biases
         return of_edges if edges is None else edges + of_edges, loops, tokens
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the first states and those after each block, the last normalised."""
         for number, (states, _) in enumerate(self._steps(batch, training)):
             last = number == self.num_layers
             yield self.last_norm(states) if last else states
 
-    def attention_terms(self, batch):
+    def attention_terms(self, batch: Batch) -> list:
         """Return the terms of attention per layer; see `attention_pairs`."""
         steps = zip(self.blocks, self._steps(batch, False), strict=False)
         return terms(steps, self.biases(batch), batch["edge"])
 
-    def attention_pairs(self, number: int, terms, graph):
+    def attention_pairs(
+        self, number: int, terms: Values, graph: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pairs of a layer's attention in one graph, and their logits."""
         return pairs(self.blocks[number].attention, terms, graph)
 
-    def call(self, batch, training=False, return_tokens=False):
+    def call(
+        self, batch: Batch, training: bool = False, return_tokens: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
         for step in self._steps(batch, training):
             states, tokens = step
@@ -481,7 +499,7 @@ class GraphTransformerBackbone(Backbone):
             )
         return states, self.last_norm(tokens)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         decided = {}
         if self.conditions_hold is not None:

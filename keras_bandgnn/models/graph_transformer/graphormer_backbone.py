@@ -1,6 +1,9 @@
 """`GraphormerBackbone`: a transformer with degrees and shortest paths."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -9,6 +12,9 @@ from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
 )
 from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, TransformerOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -68,7 +74,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         *,
         num_heads: int = 8,
         max_degree: int = 64,
-        **options,
+        **options: Unpack[TransformerOptions],
     ):
         self.own_inputs = dict(mapping("inputs", inputs))
         degrees = positive_int("max_degree", max_degree)
@@ -80,7 +86,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         """Return the preprocessing layers that graphs need for this model, in order."""
         return [StructuralEncoding(self.max_degree), *super().graph_layers()]
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GTBackbone`: a transformer with Laplacian eigenvectors."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -12,6 +15,15 @@ from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
 )
 from keras_bandgnn.ops.sequence import same_on_devices
 from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        Tensor,
+        TransformerOptions,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -69,7 +81,7 @@ class GTBackbone(GraphTransformerBackbone):
         *,
         num_heads: int = 8,
         laplacian: int = 8,
-        **options,
+        **options: Unpack[TransformerOptions],
     ):
         self.own_inputs = dict(mapping("inputs", inputs))
         vectors = positive_int("laplacian", laplacian, 0)
@@ -82,7 +94,7 @@ class GTBackbone(GraphTransformerBackbone):
         super().__init__(inputs, hidden_dim, num_layers, num_heads=num_heads, **options)
         self.laplacian = vectors
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration, and the state of the signs."""
         self.seed_generator = keras.random.SeedGenerator()
         super().build(input_shape)
@@ -94,7 +106,7 @@ class GTBackbone(GraphTransformerBackbone):
             layers.insert(0, StructuralEncoding(laplacian=self.laplacian))
         return layers
 
-    def first_states(self, batch, training):
+    def first_states(self, batch: Batch, training: bool) -> Tensor:
         """Return the embedded features and eigenvectors [G, N, H]."""
         node = batch["node"]
         if not (training and self.laplacian):
@@ -109,7 +121,7 @@ class GTBackbone(GraphTransformerBackbone):
         signs = graph_ops.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
         return self.encoder({**batch, "node": {**node, "laplacian": vectors * signs}})
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

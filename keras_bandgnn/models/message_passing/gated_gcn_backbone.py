@@ -1,6 +1,9 @@
 """`GatedGCNBackbone`: the gated graph convolutional network."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -8,6 +11,9 @@ from keras_bandgnn.layers.gated_graph_convolution import GatedGraphConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -63,14 +69,14 @@ class GatedGCNBackbone(MessagePassingBackbone):
         num_layers: int = 4,
         *,
         edge_inputs: Mapping | None = None,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
         )
         self.make_layers()
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return GatedGraphConvolution(
             self.hidden_dim, dtype=self.dtype_policy, name=f"message_{number}"

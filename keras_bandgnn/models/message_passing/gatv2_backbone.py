@@ -1,6 +1,9 @@
 """`GATv2Backbone`: the graph attention network with dynamic scores."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -9,6 +12,9 @@ from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -64,7 +70,7 @@ class GATv2Backbone(MessagePassingBackbone):
         edge_inputs: Mapping | None = None,
         num_heads: int = 4,
         attention_dropout: float = 0.0,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
@@ -79,7 +85,7 @@ class GATv2Backbone(MessagePassingBackbone):
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.make_layers()
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return GraphAttentionV2(
             self.hidden_dim,
@@ -89,7 +95,7 @@ class GATv2Backbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GINEBackbone`: the graph isomorphism network, with edge features."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -9,6 +12,9 @@ from keras_bandgnn.layers.gin_convolution import GINConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Config, Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -63,7 +69,7 @@ class GINEBackbone(MessagePassingBackbone):
         *,
         edge_inputs: Mapping | None = None,
         train_epsilon: bool = True,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
@@ -72,7 +78,7 @@ class GINEBackbone(MessagePassingBackbone):
         self.train_epsilon = boolean("train_epsilon", train_epsilon)
         self.make_layers()
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return GINConvolution(
             self.hidden_dim,
@@ -84,13 +90,13 @@ class GINEBackbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan, which layers without edge states share."""
         if self.edge_encoder is not None:
             return batch
         return self.messages[0].prepare(batch)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`GPSBackbone`: message passing in parallel with attention between nodes."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -24,6 +27,19 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
 from keras_bandgnn.models.message_passing.pna_backbone import mean_log_degree
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        Layer,
+        MessageOptions,
+        Values,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 # Message passing by name, as functions of a backbone and common options.
 LOCAL = {
@@ -147,7 +163,7 @@ class GPSBackbone(MessagePassingBackbone):
         fused: bool = False,
         delta: float | None = None,
         usual_length: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         for name, value in _FIXED.items():
             if (other := kwargs.pop(name, value)) != value:
@@ -208,14 +224,14 @@ class GPSBackbone(MessagePassingBackbone):
             return "sparse" if (layer + 1) % self.full_every else "full"
         return self.attention
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer; None for attention alone."""
         if self.local is None:
             return None
         options = {"dtype": self.dtype_policy, "name": f"message_{number}"}
         return LOCAL[self.local](self, **options)
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         if not self.messages and self.edge_encoder is not None:
             raise ValueError(
@@ -226,13 +242,13 @@ class GPSBackbone(MessagePassingBackbone):
             layer.build((None, None, self.hidden_dim))
         super().build(input_shape)
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan, which layers without edge states share."""
         if self.edge_encoder is not None or not self.messages:
             return batch
         return self.messages[0].prepare(batch)
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if graphs do not fit."""
         super().check(graphs)
         if self.max_length is not None and len(graphs):
@@ -244,7 +260,7 @@ class GPSBackbone(MessagePassingBackbone):
                     "weights."
                 )
 
-    def adapt(self, parts) -> bool:
+    def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Set `delta` and `usual_length` from the training graphs.
 
         Args:
@@ -304,7 +320,7 @@ class GPSBackbone(MessagePassingBackbone):
         sublayers = [layers[number] for layers in lists if layers]
         return [*super()._layers_of(number), *sublayers]
 
-    def attention_terms(self, batch):
+    def attention_terms(self, batch: Batch) -> list:
         """Return queries and keys of all nodes per layer, float32 [G, N, H]."""
         out = []
         inputs = [states for states, _ in self.steps(batch)][1:]
@@ -314,7 +330,9 @@ class GPSBackbone(MessagePassingBackbone):
             out.append({"query": query, "key": key})
         return out
 
-    def attention_pairs(self, number: int, terms, graph):
+    def attention_pairs(
+        self, number: int, terms: Values, graph: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pairs of a layer's attention in one graph, and their logits.
 
         Args:
@@ -327,7 +345,7 @@ class GPSBackbone(MessagePassingBackbone):
         """
         return pairs(self.attentions[number], terms, graph._replace(edge={}))
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         config = super().get_config()
         for name in _FIXED:

@@ -1,6 +1,9 @@
 """`HGTBackbone`: the heterogeneous graph transformer."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -11,6 +14,17 @@ from keras_bandgnn.layers.hgt_convolution import HGTConvolution, checked_edge_se
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        Config,
+        DropoutOptions,
+        Initializer,
+        Layer,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -85,10 +99,10 @@ class HGTBackbone(MessagePassingBackbone):
         num_heads: int = 4,
         edge_sets: Iterable[EdgeSet] | None = None,
         norm: str | None = None,
-        activation="linear",
+        activation: Activation = "linear",
         residual: bool | str = False,
-        embeddings_initializer=None,
-        **kwargs,
+        embeddings_initializer: Initializer | None = None,
+        **kwargs: Unpack[DropoutOptions],
     ):
         if num_edge_types is None:
             num_edge_types = 1
@@ -128,7 +142,7 @@ class HGTBackbone(MessagePassingBackbone):
         self.edge_sets = checked_edge_sets(edge_sets, sets, self.num_edge_types)
         self.make_layers()
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if features or edge sets of a `FlatGraphs` do not fit."""
         super().check(graphs)
         if self.edge_sets is None:
@@ -140,7 +154,7 @@ class HGTBackbone(MessagePassingBackbone):
                 f"backbone. Received: {names}. Pass edge_sets=graph.info['edge_sets']."
             )
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return HGTConvolution(
             self.hidden_dim,
@@ -152,11 +166,11 @@ class HGTBackbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the rows of edge types, which all layers share."""
         return self.messages[0].prepare(batch)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

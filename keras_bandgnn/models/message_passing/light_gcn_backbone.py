@@ -1,7 +1,10 @@
 """`LightGCNBackbone`: propagated embeddings of users and items."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -12,6 +15,17 @@ from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        Config,
+        Initializer,
+        Layer,
+        ModuleOptions,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,8 +96,8 @@ class LightGCNBackbone(MessagePassingBackbone):
         *,
         num_edge_types: int = 0,
         layer_weights: Sequence[float] | None = None,
-        embeddings_initializer=None,
-        **kwargs,
+        embeddings_initializer: Initializer | None = None,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(
             inputs,
@@ -108,7 +122,7 @@ class LightGCNBackbone(MessagePassingBackbone):
         )
         self.make_layers()
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Return the propagation of a layer, which has no weights."""
         return GraphConvolution(
             self.hidden_dim,
@@ -120,11 +134,11 @@ class LightGCNBackbone(MessagePassingBackbone):
             name=f"convolution_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan and the degrees, which all layers share."""
         return {**batch, **self.messages[0].prepare(batch)}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if features do not fit; warn of edges of one direction."""
         super().check(graphs)
         starts = graphs.node_ptr[:-1].repeat(graphs.num_edges)
@@ -148,7 +162,7 @@ class LightGCNBackbone(MessagePassingBackbone):
                 "loader=GraphLoader([graph], StaticBatcher(1), num_edge_types=0)."
             )
 
-    def joined(self, seen):
+    def joined(self, seen: Sequence[Tensor]) -> Tensor:
         """Return the weighted sum of the states [G, N, H] of all layers."""
         # In a trimmed batch the last layer has the fewest rows.
         rows = keras.ops.shape(seen[-1])[1]
@@ -160,7 +174,7 @@ class LightGCNBackbone(MessagePassingBackbone):
             for weight, states in zip(self.layer_weights, seen, strict=True)
         )
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **Backbone.get_config(self),

@@ -1,6 +1,9 @@
 """`MessagePassingBackbone`: base class of stacks of message passing layers."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -32,6 +35,19 @@ from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.lookup import first_of
 from keras_bandgnn.ops.remat import checkpoint
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        Config,
+        Initializer,
+        Layer,
+        ModuleOptions,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 NORMS = ("batch", "layer", "graph", "pair")
 JUMPS = ("concat", "max", "sum")
@@ -107,7 +123,7 @@ class MessagePassingBackbone(Backbone):
         edge_inputs: Mapping | None = None,
         num_edge_types: int | None = None,
         norm: str | None = "batch",
-        activation="relu",
+        activation: Activation = "relu",
         dropout: float = 0.0,
         input_dropout: float | None = 0.0,
         residual: bool | str = True,
@@ -117,8 +133,8 @@ class MessagePassingBackbone(Backbone):
         ego_separation: bool = False,
         activation_first: bool = False,
         remat: bool = False,
-        embeddings_initializer="uniform",
-        **kwargs,
+        embeddings_initializer: Initializer = "uniform",
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -182,7 +198,7 @@ class MessagePassingBackbone(Backbone):
 
     # === Methods to override ===
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer.
 
         It is called as `layer(states, batch, edge_states, training=)` and returns new
@@ -193,7 +209,7 @@ class MessagePassingBackbone(Backbone):
         """
         raise NotImplementedError
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Return the inputs that all message passing layers share, from a batch."""
         return batch
 
@@ -250,7 +266,7 @@ class MessagePassingBackbone(Backbone):
             self.jump = dense(width, "jump")
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         width = self.hidden_dim
         rows = (None, None, width)
@@ -280,13 +296,13 @@ class MessagePassingBackbone(Backbone):
             )
         self.built = True
 
-    def features_read(self):
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoders."""
         edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
         edge = tuple(name for name in edge if name != "type")
         return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
-    def check(self, graphs) -> None:
+    def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node, graphs.sets)
         if self.edge_encoder is not None:
@@ -302,7 +318,7 @@ class MessagePassingBackbone(Backbone):
             return norms[number](states, batch, training=training)
         return norms[number](states, batch)
 
-    def edge_states(self, batch):
+    def edge_states(self, batch: Batch) -> Tensor | None:
         """Return the embedded edge features [G, E, H], or None."""
         if self.edge_encoder is None:
             return None
@@ -318,7 +334,7 @@ class MessagePassingBackbone(Backbone):
             return None
         return self.edge_encoder.looked_up(batch["edge"])
 
-    def read(self, number: int, states, training=False):
+    def read(self, number: int, states: Tensor, training: bool = False) -> Tensor:
         """Return the inputs of message passing from the states [G, N, H] of a layer."""
         if not self.activation_first or number == 0:
             return states
@@ -348,7 +364,9 @@ class MessagePassingBackbone(Backbone):
             states = self._fed_forward(number, states, batch, training)
         return states, edge_states
 
-    def layer(self, number: int, states, edge_states, batch):
+    def layer(
+        self, number: int, states: Tensor, edge_states: Tensor | None, batch: Batch
+    ) -> tuple[Tensor, Tensor | None]:
         """Return the states after one layer, and those of the edges, for predictions.
 
         Args:
@@ -386,7 +404,7 @@ class MessagePassingBackbone(Backbone):
         sublayers = [layers[number] for layers in lists if layers]
         return [*sublayers, self.dropout_layer]
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded features and the states after each layer.
 
         With `jumping_knowledge` the last ones are those that it joins.
@@ -394,7 +412,7 @@ class MessagePassingBackbone(Backbone):
         for _, states in self.steps(batch, training):
             yield states
 
-    def steps(self, batch, training=False):
+    def steps(self, batch: Batch, training: bool = False) -> Iterator[tuple]:
         """Yield the states before and after each layer.
 
         The first pair is None and the embedded features.
@@ -430,7 +448,7 @@ class MessagePassingBackbone(Backbone):
                 states = self.joined(seen)
             yield inputs, states
 
-    def joined(self, seen):
+    def joined(self, seen: Sequence[Tensor]) -> Tensor:
         """Join the states [G, N, H] of all layers to the output."""
         # In a trimmed batch the last layer has the fewest rows.
         rows = ops.shape(seen[-1])[1]
@@ -443,13 +461,13 @@ class MessagePassingBackbone(Backbone):
             out = join(out, states)
         return out
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the node states."""
         for states in self.hidden_states(batch, training):
             last = states
         return last
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         edge_inputs = None if self.edge_encoder is None else self.edge_encoder.inputs
         return {

@@ -1,6 +1,9 @@
 """`PNABackbone`: principal neighbourhood aggregation."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 import numpy as np
@@ -15,6 +18,10 @@ from keras_bandgnn.layers.pna_convolution import SCALERS, PNAConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Config, Layer, MessageOptions
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 def mean_log_degree(parts) -> float:
@@ -87,7 +94,7 @@ class PNABackbone(MessagePassingBackbone):
         scalers: Sequence[str] = SCALERS,
         num_towers: int = 1,
         delta: float | None = None,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
@@ -104,7 +111,7 @@ class PNABackbone(MessagePassingBackbone):
         """Return whether an aggregator is a sum."""
         return "sum" in self.aggregators
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return PNAConvolution(
             self.hidden_dim,
@@ -116,7 +123,7 @@ class PNABackbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def adapt(self, parts) -> bool:
+    def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Set `delta` from the training graphs, unless it is known.
 
         Args:
@@ -137,7 +144,7 @@ class PNABackbone(MessagePassingBackbone):
         """Degrees of the training graphs, a constant of compiled programs."""
         return self.delta
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`RGCNBackbone`: the relational graph convolutional network."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -9,6 +12,9 @@ from keras_bandgnn.layers.rgcn_convolution import REDUCTIONS, RGCNConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Config, Layer, RelationOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -68,7 +74,7 @@ class RGCNBackbone(MessagePassingBackbone):
         reduce: str = "mean",
         num_bases: int | None = None,
         num_blocks: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[RelationOptions],
     ):
         super().__init__(
             inputs,
@@ -93,7 +99,7 @@ class RGCNBackbone(MessagePassingBackbone):
         """Return whether sums are divided by the number of edges of a type."""
         return self.reduce == "mean"
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         return RGCNConvolution(
             self.hidden_dim,
@@ -105,11 +111,11 @@ class RGCNBackbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan, which all layers share."""
         return self.messages[0].prepare(batch)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`SAGEBackbone`: GraphSAGE."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 
@@ -11,6 +14,9 @@ from keras_bandgnn.layers.typed_edges import TYPE_REDUCTIONS
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, Config, Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -70,7 +76,7 @@ class SAGEBackbone(MessagePassingBackbone):
         reduce: str = "mean",
         normalize: bool = False,
         type_reduce: str | None = None,
-        **kwargs,
+        **kwargs: Unpack[MessageOptions],
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
@@ -98,7 +104,7 @@ class SAGEBackbone(MessagePassingBackbone):
         typed = self.type_reduce is not None
         return typed and "mean" in (self.reduce, self.type_reduce)
 
-    def message_layer(self, number: int):
+    def message_layer(self, number: int) -> Layer | None:
         """Create the message passing of a layer."""
         sets = self.encoder.inputs.get(STATE_ROW)
         return SAGEConvolution(
@@ -112,13 +118,13 @@ class SAGEBackbone(MessagePassingBackbone):
             name=f"message_{number}",
         )
 
-    def prepare(self, batch):
+    def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan, which layers without edge states share."""
         if self.edge_encoder is not None:
             return batch
         return self.messages[0].prepare(batch)
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,6 +1,9 @@
 """`MPEUBackbone`: message passing with edge updates."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -10,6 +13,9 @@ from keras_bandgnn.layers.edge_geometry import edge_distances, message_counts
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.schnet.schnet_backbone import distance_basis
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, Config, ModuleOptions, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -64,7 +70,7 @@ class MPEUBackbone(AtomisticBackbone):
         *,
         num_gaussians: int = 150,
         reduce: str = "mean",
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
         # === Config ===
@@ -78,7 +84,7 @@ class MPEUBackbone(AtomisticBackbone):
         ]
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         edges = (None, None, self.basis.num_functions)
@@ -88,7 +94,7 @@ class MPEUBackbone(AtomisticBackbone):
             edges = rows
         self.built = True
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
         states = self.first_states(batch)
@@ -102,7 +108,7 @@ class MPEUBackbone(AtomisticBackbone):
             states, edges = interaction(states, batch, edges, degree)
             yield states
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

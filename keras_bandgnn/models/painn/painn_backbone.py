@@ -1,6 +1,9 @@
 """`PaiNNBackbone`: scalar and vector states that update each other."""
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -17,6 +20,16 @@ from keras_bandgnn.layers.painn_message import PaiNNMessage
 from keras_bandgnn.layers.painn_update import PaiNNUpdate
 from keras_bandgnn.layers.sine_basis import SineBasis
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Config,
+        ModuleOptions,
+        Shape,
+        Tensor,
+    )
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -85,7 +98,7 @@ class PaiNNBackbone(AtomisticBackbone):
         basis: str = "gaussian",
         epsilon: float = 1e-8,
         element_cutoffs: Mapping[int, float] | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
         # === Config ===
@@ -112,7 +125,7 @@ class PaiNNBackbone(AtomisticBackbone):
             )
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         states = (None, None, self.hidden_dim)
         vectors = (None, None, 3, self.hidden_dim)
@@ -141,24 +154,30 @@ class PaiNNBackbone(AtomisticBackbone):
             states, vectors = update(states, vectors)
             yield states, vectors
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded elements and the node states after each step."""
         for states, _ in self._steps(batch):
             yield states
 
-    def call(self, batch, return_vectors=False, training=False):
+    def call(
+        self, batch: Batch, return_vectors: bool = False, training: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the node states after T steps; optionally also the vectors."""
         for step in self._steps(batch):
             states, vectors = step
         return (states, vectors) if return_vectors else states
 
-    def compute_output_shape(self, input_shape, return_vectors=False):
+    def compute_output_shape(
+        self, input_shape: BatchShape, return_vectors: bool = False
+    ) -> Shape | tuple[Shape, Shape]:
         """Return [G, N, C], and [G, N, 3, C] with vectors."""
         states = super().compute_output_shape(input_shape)
         vectors = (*states[:-1], 3, states[-1])
         return (states, vectors) if return_vectors else states
 
-    def compute_output_spec(self, batch, return_vectors=False, training=False):
+    def compute_output_spec(
+        self, batch: Batch, return_vectors: bool = False, training: bool = False
+    ) -> Tensor:
         """Return symbolic outputs; Keras' default does not pass `return_vectors` on."""
         shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), batch)
         output = self.compute_output_shape(shapes, return_vectors)
@@ -166,7 +185,7 @@ class PaiNNBackbone(AtomisticBackbone):
         specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in output]
         return tuple(specs) if return_vectors else specs[0]
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

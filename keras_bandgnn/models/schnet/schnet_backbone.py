@@ -1,6 +1,9 @@
 """`SchNetBackbone`: continuous-filter convolutions over distances."""
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
@@ -17,6 +20,9 @@ from keras_bandgnn.layers.gaussian_basis import GaussianBasis
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.ops.sparse import equal_values
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, Config, ModuleOptions, Tensor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -92,7 +98,7 @@ class SchNetBackbone(AtomisticBackbone):
         activate_filters: bool = True,
         share_weights: bool = False,
         element_cutoffs: Mapping[int, float] | None = None,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
         # === Config ===
@@ -136,7 +142,7 @@ class SchNetBackbone(AtomisticBackbone):
             )
         self.build()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         self.embedding.build()
@@ -147,7 +153,7 @@ class SchNetBackbone(AtomisticBackbone):
             interaction.build(rows, rows)
         self.built = True
 
-    def hidden_states(self, batch, training=False):
+    def hidden_states(self, batch: Batch, training: bool = False) -> Iterator[Tensor]:
         """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
         states = self.first_states(batch)
@@ -176,7 +182,7 @@ class SchNetBackbone(AtomisticBackbone):
             states = interaction.update(states, messages, degree)
             yield states
 
-    def get_config(self):
+    def get_config(self) -> Config:
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),

@@ -1,7 +1,10 @@
 """`AttentionEdges`: the pairs of nodes that attend to each other."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -19,6 +22,9 @@ from keras_bandgnn.preprocessing.graph_layer import (
     refuse_edge_labels,
     without_edge_sets,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 _WRITTEN = ("attend", "distance", "target")
 # Target edges are further apart than any pair, so no distance has their bias.
@@ -96,7 +102,7 @@ class AttentionEdges(GraphLayer):
         path_distance: int | None = None,
         edge_features: Sequence[str] | None = None,
         target_type: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.symmetric = boolean("symmetric", symmetric)

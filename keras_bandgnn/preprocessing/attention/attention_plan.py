@@ -78,7 +78,7 @@ class AttentionPlan(Plan):
         """Keys of the arrays in `x["plan"]`."""
         return () if self.block_size is None else (Tiles(self.block_size).key(),)
 
-    def replace(self, **changes) -> "AttentionPlan":
+    def replace(self, **changes: object) -> "AttentionPlan":
         """Return the plan with other arguments.
 
         Args:
@@ -92,7 +92,13 @@ class AttentionPlan(Plan):
             )
         return AttentionPlan(**{**self.get_config()["attention"], **changes})
 
-    def reform(self, senders, receivers, num_nodes: int, cluster) -> Reformation:
+    def reform(
+        self,
+        senders: np.ndarray,
+        receivers: np.ndarray,
+        num_nodes: int,
+        cluster: np.ndarray | None,
+    ) -> Reformation:
         """The tiles of one graph.
 
         Args:

@@ -66,7 +66,7 @@ def attention_conditions(
     graph: Graph,
     num_layers: int,
     self_loops: bool = True,
-    path=None,
+    path: np.ndarray | None = None,
     global_token: bool = False,
 ) -> AttentionConditions:
     """Check the conditions under which sparse attention may replace full attention.

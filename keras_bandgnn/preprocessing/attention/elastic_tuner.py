@@ -1,10 +1,13 @@
 """`ElasticTuner`: tunes the threshold of reformation by the rate of loss descent."""
 
+from __future__ import annotations
+
 import math
 import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import keras
-
+from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import (
     function,
     non_negative_number,
@@ -14,11 +17,14 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Logs
+
 # Of the running loss.
 _MOMENTUM = 0.9
 
 
-class ElasticTuner(keras.callbacks.Callback):
+class ElasticTuner(keras_bases.Callback):
     """Tunes, during training, which clusters are laid out as dense tiles.
 
     Experimental: it may change in any release. A high threshold of `reform` makes
@@ -70,9 +76,9 @@ class ElasticTuner(keras.callbacks.Callback):
 
     def __init__(
         self,
-        set_threshold,
+        set_threshold: Callable[[float], object],
         delta: int = 10,
-        ladder=LADDER,
+        ladder: Sequence[float] | None = LADDER,
         start: float = 1.0,
     ):
         super().__init__()
@@ -94,24 +100,24 @@ class ElasticTuner(keras.callbacks.Callback):
         """The current threshold, in multiples of the density of the graph."""
         return self.ladder[self._index]
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         """Set the current threshold."""
         self._compiled = set()
         self._set(self.threshold)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Start the clock."""
         self._begin = self._clock()
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         """Record the beginning of validation."""
         self._test_begin = self._clock()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: Logs = None) -> None:
         """Exclude validation from the time of the epoch."""
         self._begin += self._clock() - self._test_begin
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Decide on the threshold of the next epoch."""
         before, loss = self.threshold, float(logs["loss"])
         row = {"epoch": int(epoch), "loss": loss}

@@ -63,10 +63,10 @@ class Reformation:
 
 
 def reform(
-    senders,
-    receivers,
+    senders: np.ndarray,
+    receivers: np.ndarray,
     num_nodes: int,
-    starts=None,
+    starts: np.ndarray | None = None,
     block_size: int = 16,
     threshold: float = 1.0,
     num_tiles: int | None = None,
@@ -131,10 +131,10 @@ def reform(
 
 
 def random_tiles(
-    senders,
-    receivers,
+    senders: np.ndarray,
+    receivers: np.ndarray,
     num_nodes: int,
-    starts=None,
+    starts: np.ndarray | None = None,
     block_size: int = 16,
     threshold: float = 1.0,
     num_tiles: int | None = None,

@@ -1,7 +1,10 @@
 """`Batcher`: which graphs may share a supergraph, and how large it is."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -9,6 +12,9 @@ from keras_bandgnn.checks import mapping, one_of, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.graph_layer import HostLayer
 from keras_bandgnn.primitives.base import is_resource
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 _LOG = logging.getLogger("keras_bandgnn")
 # Per supergraph: more would fit neither memory nor 32-bit node ids.
@@ -97,7 +103,7 @@ class Batcher(HostLayer):
         graphs: int,
         budget: Mapping[str, int] | None,
         oversize: str,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         if "batch_size" in kwargs:
             raise ValueError(
@@ -254,7 +260,9 @@ class Batcher(HostLayer):
             "(--batch-nodes), or leave these graphs out (in Python oversize='drop')."
         )
 
-    def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
+    def pack(
+        self, sizes: Mapping[str, np.ndarray], order: np.ndarray | None, budget: Mapping
+    ) -> list:
         """Cut an order of graphs into supergraphs.
 
         Args:
@@ -280,7 +288,7 @@ class Batcher(HostLayer):
         del sizes
         return [budget] * len(steps)
 
-    def copy(self) -> "Batcher":
+    def copy(self) -> Batcher:
         """Return a batcher with the same budget, which adapts independently.
 
         Attributes of subclasses that are changed in place are those of both.
@@ -311,7 +319,7 @@ class Batcher(HostLayer):
         }
 
     @classmethod
-    def from_config(cls, config: Mapping) -> "Batcher":
+    def from_config(cls, config: Mapping) -> Batcher:
         """Build a batcher; files of 0.2.0 count the padding graph in `batch_size`."""
         config = dict(config)
         if "batch_size" in config:

@@ -1,6 +1,9 @@
 """`DynamicBatcher`: packing graphs, from their sizes alone, and rules for budgets."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -13,6 +16,9 @@ from keras_bandgnn.preprocessing.batching.batcher import (
 )
 from keras_bandgnn.primitives.base import is_step_resource, step_resource
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 # Graphs that the quantile rule packs to see what supergraphs need.
 _SAMPLE = 8192
@@ -410,7 +416,7 @@ class DynamicBatcher(Batcher):
         estimate: str = "auto",
         window: int = 1024,
         estimate_from: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(graphs, budget, oversize, **kwargs)
         self.packing = one_of("packing", packing, ("sequential", "best_fit"))
@@ -438,7 +444,9 @@ class DynamicBatcher(Batcher):
         """Return room for one graph, with padding."""
         return int(ceil64(largest))
 
-    def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
+    def pack(
+        self, sizes: Mapping[str, np.ndarray], order: np.ndarray | None, budget: Mapping
+    ) -> list:
         """Cut an order of graphs into supergraphs.
 
         Args:

@@ -1,6 +1,9 @@
 """`StaticBatcher`: a fixed number of graphs per supergraph."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -14,6 +17,9 @@ from keras_bandgnn.preprocessing.batching.batcher import (
 )
 from keras_bandgnn.primitives.base import owner_of
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 _ROUND = {"64": round_up_64, "power_of_two": round_up_power_of_two}
 
@@ -66,7 +72,7 @@ class StaticBatcher(Batcher):
         oversize: str = "bucket",
         drop_trigger: bool = False,
         budget: Mapping[str, int] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(graphs, budget, oversize, **kwargs)
         self.padding = one_of("padding", padding, ("constant", "64", "power_of_two"))
@@ -103,7 +109,9 @@ class StaticBatcher(Batcher):
         """Return room for a whole batch of the largest graph."""
         return int(ceil64((self.graphs + 1) * largest))
 
-    def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
+    def pack(
+        self, sizes: Mapping[str, np.ndarray], order: np.ndarray | None, budget: Mapping
+    ) -> list:
         """Cut an order of graphs into supergraphs of `graphs` graphs."""
         del sizes, budget
         order = np.asarray(order)

@@ -1,7 +1,9 @@
 """`AtomsEncoder`: structures of ASE as graphs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -10,6 +12,9 @@ from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -54,7 +59,7 @@ class AtomsEncoder(GraphEncoder):
         on_error: str = "raise",
         stress: bool | str = False,
         occupancy: str = "raise",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(on_error, **kwargs)
         self.label = optional(string, "label", label)
@@ -64,7 +69,7 @@ class AtomsEncoder(GraphEncoder):
         self.occupancy = one_of("occupancy", occupancy, OCCUPANCY)
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a structure of ASE."""
         return hasattr(item, "get_atomic_numbers") and hasattr(item, "get_positions")
 
@@ -100,7 +105,7 @@ class AtomsEncoder(GraphEncoder):
             "label='energy', forces=True)])."
         )
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a structure; see `GraphEncoder`."""
         graph = from_ase(item, stress=self.stress, occupancy=self.occupancy)
         changes = {"info": {}, "context": dict(graph.context), "node": dict(graph.node)}
@@ -116,7 +121,7 @@ class AtomsEncoder(GraphEncoder):
             changes["label"] = item.info.get(self.label)
         return graph.replace(**changes)
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return numbers, positions, cell and the labels."""
         if not self.accepts(item):
             return repr(item).encode()

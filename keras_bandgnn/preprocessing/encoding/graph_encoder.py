@@ -1,12 +1,14 @@
 """`GraphEncoder`: the first layer of a preprocessor, from raw items to graphs."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from keras_bandgnn.preprocessing.encoding.raw_items import (
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.progress import progress_bar
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Data, Item, LayerOptions
 
 _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
@@ -96,14 +101,14 @@ class GraphEncoder(GraphLayer):
             saved with the encoder.
     """
 
-    def __init__(self, on_error: str = "raise", **kwargs):
+    def __init__(self, on_error: str = "raise", **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.on_error = one_of("on_error", on_error, ("raise", "skip"))
         self.processes: int | None = None
         self.cache: str | None = None
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is of the kind that this encoder converts.
 
         It imports no library.
@@ -111,7 +116,7 @@ class GraphEncoder(GraphLayer):
         raise NotImplementedError
 
     @classmethod
-    def for_item(cls, item: Any) -> "GraphEncoder":
+    def for_item(cls, item: Item) -> GraphEncoder:
         """Return an encoder for data that begins with this item."""
         del item
         return cls()
@@ -134,7 +139,7 @@ class GraphEncoder(GraphLayer):
         del items
         return False
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert one item.
 
         Raises:
@@ -142,11 +147,11 @@ class GraphEncoder(GraphLayer):
         """
         raise NotImplementedError
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return bytes that two items share exactly if they are the same."""
         raise NotImplementedError
 
-    def group(self, item: Any) -> bytes:
+    def group(self, item: Item) -> bytes:
         """Return bytes that items of one kind share, such as spellings of a molecule.
 
         `validation_split` keeps such items together, and also items whose graphs the
@@ -161,10 +166,10 @@ class GraphEncoder(GraphLayer):
         """
         return ()
 
-    def learn(self, items: Iterable[Any]) -> None:
+    def learn(self, items: Iterable[Item]) -> None:
         """Learn vocabularies and the like from data."""
 
-    def adapt(self, items: Any) -> "GraphEncoder":
+    def adapt(self, items: Data) -> GraphEncoder:
         """Learn vocabularies and the like from data, and return the encoder.
 
         Args:
@@ -203,7 +208,7 @@ class GraphEncoder(GraphLayer):
         """Return how the encoder would give labels that it leaves out, or nothing."""
         return ""
 
-    def __call__(self, graphs: Any) -> Graph | FlatGraphs:
+    def __call__(self, graphs: Data) -> Graph | FlatGraphs:
         """Convert one item, or each of several; see `encode`."""
         if isinstance(graphs, Graph) or self.accepts(graphs):
             return self.call(graphs)
@@ -213,7 +218,7 @@ class GraphEncoder(GraphLayer):
         encoded.require_graphs()
         return encoded.graphs
 
-    def call(self, item: Any) -> Graph:
+    def call(self, item: Item) -> Graph:
         """Convert an item; a `Graph` is returned as it is."""
         if isinstance(item, Graph):
             return item
@@ -243,7 +248,7 @@ class GraphEncoder(GraphLayer):
     def _expected(self) -> str:
         return f"an item that {type(self).__name__} converts"
 
-    def encode(self, items: Any, progress: bool = True, first: int = 0) -> Encoded:
+    def encode(self, items: Data, progress: bool = True, first: int = 0) -> Encoded:
         """Convert items to graphs.
 
         Args:

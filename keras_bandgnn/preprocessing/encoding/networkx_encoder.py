@@ -1,9 +1,11 @@
 """`NetworkXEncoder`: graphs of networkx with attributes of any kind."""
 
+from __future__ import annotations
+
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
     learn_attributes,
     several_categories,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 _LEVELS = ("node", "edge", "graph")
 _LABEL = "label"
@@ -75,7 +80,7 @@ class NetworkXEncoder(GraphEncoder):
         graph: Sequence[str] | Mapping | None = None,
         edge_type: str | None = None,
         on_error: str = "raise",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(on_error, **kwargs)
         self.attributes = {
@@ -85,7 +90,7 @@ class NetworkXEncoder(GraphEncoder):
         self.edge_type = optional(string, "edge_type", edge_type)
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a graph of networkx."""
         return hasattr(item, "is_multigraph") and hasattr(item, "adj")
 
@@ -105,7 +110,7 @@ class NetworkXEncoder(GraphEncoder):
             return 1
         return 1 + len(self.attributes["edge"][self.edge_type]["category"])
 
-    def learn(self, items: Iterable[Any]) -> None:
+    def learn(self, items: Iterable[Item]) -> None:
         """Learn the attributes; see `GraphEncoder.adapt`."""
         from keras_bandgnn.data.converters import networkx_attributes
 
@@ -152,7 +157,7 @@ class NetworkXEncoder(GraphEncoder):
         edge = [name for name in levels["edge"] if name != self.edge_type]
         return {"node": levels["node"], "edge": edge, "context": levels["graph"]}
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
         names = list(item.nodes)
         if not names:
@@ -198,7 +203,7 @@ class NetworkXEncoder(GraphEncoder):
     def _has_features(self) -> bool:
         return any("mask" not in spec for spec in self.attributes["node"].values())
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return nodes, edges and attributes as text."""
         if not self.accepts(item):
             return repr(item).encode()

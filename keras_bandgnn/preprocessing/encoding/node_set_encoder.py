@@ -1,7 +1,9 @@
 """`NodeSetEncoder`: graphs of several node sets from tables, as graphs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
     learn_attributes,
     several_categories,
 )
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 # Arguments of `from_sets` in an item.
 _KEYS = {"nodes", "edges", "label", "node", "context", "info"}
@@ -72,7 +77,7 @@ class NodeSetEncoder(GraphEncoder):
         edge_columns: Sequence[Sequence[str]] | None = None,
         reverse: bool = False,
         on_error: str = "raise",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(on_error, **kwargs)
         nodes = optional(mapping, "nodes", nodes)
@@ -86,7 +91,7 @@ class NodeSetEncoder(GraphEncoder):
         self.reverse = boolean("reverse", reverse)
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a `HeteroData`, or a dict of nodes and edges."""
         if isinstance(item, Mapping):
             return {"nodes", "edges"} <= item.keys()
@@ -115,7 +120,7 @@ class NodeSetEncoder(GraphEncoder):
             names += [(target, f"rev_{name}", source) for source, name, target in names]
         return sorted(names)
 
-    def learn(self, items: Iterable[Any]) -> None:
+    def learn(self, items: Iterable[Item]) -> None:
         """Learn node sets, columns and edge sets; see `GraphEncoder.adapt`."""
         received = list(items)
         items = [_arguments(item) for item in received if self.accepts(item)]
@@ -153,7 +158,7 @@ class NodeSetEncoder(GraphEncoder):
         sets = {f"{SETS}/{n}": several_categories(t) for n, t in self.nodes.items()}
         return {**sets, "edge": several_categories(self.edges)}
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
         from keras_bandgnn.data.converters.node_sets import from_sets
 
@@ -207,7 +212,7 @@ class NodeSetEncoder(GraphEncoder):
             features[name] = np.zeros((ends.shape[1], *shape), kind)
         return {"edge_index": ends, **features}
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return names, kinds and bytes of all columns."""
         if not self.accepts(item):
             return repr(item).encode()

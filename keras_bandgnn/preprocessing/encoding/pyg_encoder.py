@@ -1,7 +1,9 @@
 """`PyGEncoder`: data of torch_geometric, and dicts of arrays, as graphs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import MOST_DEGREES, capped_degrees
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 _FIELDS = {"num_nodes", "senders", "receivers"}
 
@@ -65,7 +70,7 @@ class PyGEncoder(GraphEncoder):
         num_edge_types: int | None = None,
         on_error: str = "raise",
         edge_inputs: Mapping[str, Mapping] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(on_error, **kwargs)
         self.levels = _copied(optional(mapping, "levels", levels))
@@ -74,7 +79,7 @@ class PyGEncoder(GraphEncoder):
         self._edge_inputs = _copied(optional(mapping, "edge_inputs", edge_inputs))
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a `Data`, or a dict of the arrays of a graph."""
         if isinstance(item, Mapping):
             return "edge_index" in item or item.keys() >= _FIELDS
@@ -94,7 +99,7 @@ class PyGEncoder(GraphEncoder):
         self.require_adapted()
         return self._edge_types or 1
 
-    def learn(self, items: Iterable[Any]) -> None:
+    def learn(self, items: Iterable[Item]) -> None:
         """Learn levels and inputs; see `GraphEncoder.adapt`."""
         samples = []
         received, items = items, [item for item in items if self.accepts(item)]
@@ -115,7 +120,7 @@ class PyGEncoder(GraphEncoder):
         if self._edge_inputs is None:
             self._edge_inputs = _learnt_inputs(items, levels, "edge")
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
         if not has_attributes(item):
             graph = conversion([item])(item)
@@ -126,7 +131,7 @@ class PyGEncoder(GraphEncoder):
         degrees = np.bincount(graph.receivers, minlength=graph.num_nodes)
         return graph.replace(node={**graph.node, "degree": capped_degrees(degrees)})
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return names, shapes and bytes of all arrays."""
         if not self.accepts(item):
             return repr(item).encode()

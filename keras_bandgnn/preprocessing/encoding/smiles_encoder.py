@@ -1,8 +1,10 @@
 """`SmilesEncoder`: molecules of SMILES strings or RDKit as graphs."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -14,6 +16,9 @@ from keras_bandgnn.host_keras import keras
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import Encoded, GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 # Values of the columns of `from_rdkit`; larger ones become the last value.
 _ATOM = {
@@ -96,7 +101,7 @@ class SmilesEncoder(GraphEncoder):
         on_error: str = "raise",
         chirality: str = "canonical",
         features: str = "ids",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         from keras_bandgnn.data.converters.smiles import CHIRALITIES
 
@@ -106,7 +111,7 @@ class SmilesEncoder(GraphEncoder):
         self.features = one_of("features", features, FEATURES)
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a string or a molecule of RDKit."""
         is_molecule = type(item).__module__.startswith("rdkit.")
         return isinstance(item, str) or is_molecule and hasattr(item, "GetAtoms")
@@ -122,7 +127,7 @@ class SmilesEncoder(GraphEncoder):
             return molecule
         return optional_import("rdkit.Chem", "keras-bandgnn[chem]").AddHs(molecule)
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a SMILES string or a molecule; see `GraphEncoder`."""
         from keras_bandgnn.data.converters.smiles import from_rdkit
 
@@ -211,13 +216,13 @@ class SmilesEncoder(GraphEncoder):
             }
         return FlatGraphs.from_columns(sorted_by_receiver(columns), info)
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return the string, or the canonical one of a molecule."""
         if isinstance(item, str):
             return item.encode()
         return repr(item).encode() if not self.accepts(item) else item.ToBinary()
 
-    def group(self, item: Any) -> bytes:
+    def group(self, item: Item) -> bytes:
         """Return the canonical SMILES string without properties that graphs lack."""
         from keras_bandgnn.data.converters.smiles import parse_smiles
         from keras_bandgnn.data.identity import molecule_key
@@ -278,7 +283,7 @@ class SmilesEncoder(GraphEncoder):
         return config
 
     @classmethod
-    def from_config(cls, config: dict) -> "SmilesEncoder":
+    def from_config(cls, config: dict) -> SmilesEncoder:
         """Return the encoder of a configuration, `"written"` if it names no other."""
         return cls(**{"chirality": "written", **config})
 

@@ -1,7 +1,9 @@
 """`TableEncoder`: rows of a table with a column of molecules or graphs."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
 )
 from keras_bandgnn.preprocessing.graph_layer import layers_from_config
 from keras_bandgnn.registration import class_entry
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item, LayerOptions
 
 # Names of the arrays of a graph, and of the parts of a batch.
 _OF_GRAPHS = {"edge_index", "senders", "node", "edge", "edges"}
@@ -62,7 +67,7 @@ class TableEncoder(GraphEncoder):
         encoder: GraphEncoder | Mapping | None = None,
         context: Sequence[str] | Mapping | None = None,
         on_error: str = "raise",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(on_error, **kwargs)
         self.column = string("column", column)
@@ -74,12 +79,12 @@ class TableEncoder(GraphEncoder):
         self.context = checked_attributes("context", context)
 
     @classmethod
-    def accepts(cls, item: Any) -> bool:
+    def accepts(cls, item: Item) -> bool:
         """Return whether an item is a row, and not itself a graph or a batch."""
         return isinstance(item, Mapping) and not item.keys() & _OF_GRAPHS
 
     @classmethod
-    def for_item(cls, item: Any) -> "TableEncoder":
+    def for_item(cls, item: Item) -> TableEncoder:
         """Return an encoder of the only column that can be graphs."""
         fitting = [
             name
@@ -114,7 +119,7 @@ class TableEncoder(GraphEncoder):
         self.require_adapted()
         return self.encoder.num_edge_types
 
-    def learn(self, items: Iterable[Any]) -> None:
+    def learn(self, items: Iterable[Item]) -> None:
         """Learn the columns; see `GraphEncoder.adapt`."""
         rows = [item for item in items if self.accepts(item)]
         cells = [row[self.column] for row in rows if self.column in row]
@@ -169,7 +174,7 @@ class TableEncoder(GraphEncoder):
         columns = several_categories(self.context or {})
         return {**inner, "node": [*inner.get("node", []), *columns]}
 
-    def encode_item(self, item: Any) -> Graph:
+    def encode_item(self, item: Item) -> Graph:
         """Convert a row; see `GraphEncoder`."""
         if self.column not in item:
             raise ValueError(
@@ -244,14 +249,14 @@ class TableEncoder(GraphEncoder):
         positions = np.arange(first, first + len(rows))
         return Encoded(FlatGraphs.from_columns(columns, graphs.info), positions, {})
 
-    def content(self, item: Any) -> bytes:
+    def content(self, item: Item) -> bytes:
         """Return the content of the column, and the other cells as text."""
         if not self.accepts(item) or self.encoder is None:
             return repr(item).encode()
         cells = repr([item.get(name) for name in self.context or ()]).encode()
         return self.encoder.content(item.get(self.column)) + b"\0" + cells
 
-    def group(self, item: Any) -> bytes:
+    def group(self, item: Item) -> bytes:
         """Return the key that rows of one molecule share."""
         if not self.accepts(item) or self.encoder is None:
             return self.content(item)

@@ -1,8 +1,11 @@
 """`BatchingForecast`: the cost of training steps under each batching algorithm."""
 
+from __future__ import annotations
+
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -17,6 +20,10 @@ from keras_bandgnn.preprocessing.forecast.step_timer import StepTimer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphComposer, GraphLoader
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.progress import progress_bar
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Graphs
+    from keras_bandgnn.primitives.plan import Plan
 
 ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
 """The algorithms of Speckhard et al. 2025."""
@@ -255,13 +262,13 @@ class BatchingForecast:
 
     def __init__(
         self,
-        graphs,
+        graphs: Graphs,
         model: keras.Model,
         batch_size: int = 32,
         steps: int = 100_000,
         algorithms: Sequence[str] = ALGORITHMS,
         packing: str = "best_fit",
-        plan="auto",
+        plan: Plan | str | None = "auto",
         seed: int = 0,
         seconds: float = 45.0,
         verbose: bool = True,
@@ -312,7 +319,7 @@ class BatchingForecast:
             model.adapt(loader)
         return loader
 
-    def measure(self) -> "BatchingForecast":
+    def measure(self) -> BatchingForecast:
         """Train copies of the model on a few shapes, time the steps, return itself."""
         stages = len(self.batchers) + _ROUNDS
         with progress_bar("Forecasting", stages, self.verbose) as advance:

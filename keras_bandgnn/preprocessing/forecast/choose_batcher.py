@@ -1,7 +1,10 @@
 """`choose_batcher`: the batching algorithm that will be fastest, before training."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -13,6 +16,9 @@ from keras_bandgnn.preprocessing.forecast.batching_forecast import (
     BatchingForecast,
 )
 from keras_bandgnn.primitives.plan import Plan
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Graphs
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
 _EQUAL = 0.02
@@ -104,7 +110,7 @@ class BatcherChoice:
 
 
 def choose_batcher(
-    graphs,
+    graphs: Graphs,
     model: keras.Model,
     batch_size: int = 32,
     steps: int = 100_000,

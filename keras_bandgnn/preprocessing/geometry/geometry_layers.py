@@ -1,9 +1,11 @@
 """Edges from the positions of atoms: by radius, by nearest neighbours, or all."""
 
+from __future__ import annotations
+
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -35,6 +37,9 @@ from keras_bandgnn.preprocessing.graph_layer import (
 )
 from keras_bandgnn.progress import progress_bar
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions, Values
 
 # Graphs of an iterable are connected together, up to this many nodes.
 _NODES = 1 << 15
@@ -120,9 +125,7 @@ class GeometryLayer(GraphLayer):
             info = [without_edge_sets(entry) for entry in info]
         return FlatGraphs.from_columns(columns, info)
 
-    def check(
-        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def check(self, atoms: Atoms, first: int, info: Sequence[Values] = ()) -> None:
         """Raise a ValueError for graphs that the layer cannot connect.
 
         Args:
@@ -199,7 +202,7 @@ class RadiusGraph(GeometryLayer):
         cutoff: float,
         max_neighbours: int | None = None,
         element_cutoffs: Mapping[int, float] | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         real = isinstance(cutoff, numbers.Real) and not isinstance(cutoff, bool)
@@ -217,9 +220,7 @@ class RadiusGraph(GeometryLayer):
         if self.element_cutoffs is not None:
             self._table = cutoff_table(self.element_cutoffs, self.cutoff)
 
-    def check(
-        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def check(self, atoms: Atoms, first: int, info: Sequence[Values] = ()) -> None:
         """Raise a ValueError for cells far too small for the cutoff."""
         check_images(atoms, self.cutoff, info, first)
         if self._table is not None and atoms.number is None:
@@ -229,7 +230,7 @@ class RadiusGraph(GeometryLayer):
                 "Add it, or leave element_cutoffs out."
             )
 
-    def reach(self, elements) -> np.ndarray:
+    def reach(self, elements: np.ndarray) -> np.ndarray:
         """Return the cutoffs of elements, Angstrom.
 
         Args:
@@ -313,7 +314,7 @@ class KNearestGraph(GeometryLayer):
     ([1, 0, 1], [1.0, 1.0, 2.0])
     """
 
-    def __init__(self, k: int, **kwargs):
+    def __init__(self, k: int, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.k = positive_int("k", k)
 
@@ -352,9 +353,7 @@ class FullyConnectedGraph(GeometryLayer):
         """Return all pairs."""
         return everyone(atoms)
 
-    def check(
-        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
+    def check(self, atoms: Atoms, first: int, info: Sequence[Values] = ()) -> None:
         """Raise a ValueError for periodic graphs."""
         repeats = np.flatnonzero(atoms.periodic.any(axis=1))
         if repeats.size:

@@ -1,6 +1,9 @@
 """`GraphLoader`: batches of graphs for `fit`, `evaluate` and `predict`."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +29,9 @@ from keras_bandgnn.preprocessing.loading.batch_builder import Composer
 from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.plan import Plan
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Graphs
 
 _TRIALS = 9
 _FEW_TRIALS = 3
@@ -85,7 +91,7 @@ class GraphLoader(Loader):
 
     def __init__(
         self,
-        graphs,
+        graphs: Graphs,
         batcher: Batcher | None = None,
         plan: Plan | str = "auto",
         shuffle: bool = True,

@@ -1,7 +1,10 @@
 """`LinkLoader`: batches of pairs of nodes, each with the whole graph."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +23,9 @@ from keras_bandgnn.preprocessing.loading.sample_loader import estimated_budget
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampled_graph import key_of
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Pairs
+
 # Steps from which the usual sizes of trees are estimated, and the number that keeps
 # their draws apart from those of epochs.
 _TRIED, _ESTIMATE = 8, 1 << 40
@@ -27,10 +33,10 @@ _TRIED, _ESTIMATE = 8, 1 << 40
 
 def LinkLoader(
     graph: Graph,
-    pairs,
+    pairs: Pairs,
     negatives: NegativeSampler | None = None,
     batch_size: int | None = None,
-    known=None,
+    known: Pairs | None = None,
     shuffle: bool = True,
     seed: int = 0,
     loader: Loader | None = None,
@@ -192,7 +198,7 @@ class PairComposer(Composer):
 
     item = "pair"
 
-    def __init__(self, assembler: "PairAssembler", seed: int | None):
+    def __init__(self, assembler: PairAssembler, seed: int | None):
         self.seed, self.count = seed, len(assembler.pairs)
         self.differ = seed is not None
         self.batch_size = assembler.batch_size

@@ -1,14 +1,17 @@
 """`Loader`: the batches of epochs, for `fit`, `evaluate` and `predict`."""
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.checks import (
@@ -30,6 +33,13 @@ from keras_bandgnn.preprocessing.loading.batch_builder import (
 from keras_bandgnn.primitives.base import is_step_resource
 from keras_bandgnn.primitives.grouped import Grouped
 from keras_bandgnn.primitives.plan import Plan
+
+if TYPE_CHECKING:
+    import grain
+    import tensorflow as tf
+    import torch.utils.data
+
+    from keras_bandgnn.aliases import Config, Values
 
 _STATE = {"batch", "epoch", "fingerprint"}
 
@@ -85,7 +95,7 @@ def loader_options(
     return options
 
 
-class Loader(keras.utils.PyDataset):
+class Loader(keras_bases.PyDataset):
     """Batches of static shapes, assembled ahead of the device.
 
     `GraphLoader`, `SampleLoader`, `LinkLoader` and `SequenceLoader` make loaders, and
@@ -331,7 +341,7 @@ class Loader(keras.utils.PyDataset):
         """Return the supergraphs of this host in batch `index` of an epoch."""
         return self._builder.supergraphs(index, epoch)
 
-    def build(self, index: int, epoch: int):
+    def build(self, index: int, epoch: int) -> tuple:
         """Build batch `index` of `epoch`: (x, y, sample_weight), or (x,).
 
         Raises:
@@ -346,7 +356,7 @@ class Loader(keras.utils.PyDataset):
         self._share_states()
         return self._builder.build(range(index, index + 1), epoch)[0][0]
 
-    def build_as(self, groups: Sequence[np.ndarray], budget: dict[str, int]):
+    def build_as(self, groups: Sequence[np.ndarray], budget: dict[str, int]) -> tuple:
         """Build a batch of chosen graphs (items, pairs), padded to a budget.
 
         Args:
@@ -357,7 +367,7 @@ class Loader(keras.utils.PyDataset):
         supergraphs = [Supergraph(np.asarray(i, np.int64), budget, key) for i in groups]
         return self.assembler.build_within(supergraphs, len(supergraphs))[0][0]
 
-    def __getitem__(self, index: int):
+    def __getitem__(self, index: int) -> tuple:
         if not 0 <= index < len(self):
             raise IndexError(
                 f"Expected a batch index in [0, {len(self)}). Received: {index}."
@@ -403,7 +413,7 @@ class Loader(keras.utils.PyDataset):
             digest.update(np.ascontiguousarray(self.sizes[name]))
         return digest.hexdigest()
 
-    def state_dict(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
+    def state_dict(self, batches: int = 0, epoch: int | None = None) -> Config:
         """Return where training is, for `load_state_dict` to resume from.
 
         Args:
@@ -420,7 +430,7 @@ class Loader(keras.utils.PyDataset):
             "fingerprint": self.fingerprint(),
         }
 
-    def load_state_dict(self, state: dict[str, Any], hold: bool = False) -> None:
+    def load_state_dict(self, state: Values, hold: bool = False) -> None:
         """Resume at a batch within an epoch; `len` is the number of batches left.
 
         Args:
@@ -470,7 +480,7 @@ class Loader(keras.utils.PyDataset):
         """Batches of a whole epoch."""
         return self.composer.length
 
-    def to_tf_data(self):
+    def to_tf_data(self) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of the batches of an epoch.
 
         Its signature says which sizes vary, so TensorFlow traces once whatever the
@@ -480,7 +490,7 @@ class Loader(keras.utils.PyDataset):
 
         return exports.to_tf_data(self, new_orders=True)
 
-    def to_torch(self, epochs: int = 1):
+    def to_torch(self, epochs: int = 1) -> torch.utils.data.Dataset:
         """Return a map-style `torch.utils.data.Dataset` of batches of tensors.
 
         Use it with `DataLoader(dataset, batch_size=None, num_workers=...)`.
@@ -492,7 +502,7 @@ class Loader(keras.utils.PyDataset):
 
         return exports.to_torch(self, positive_int("epochs", epochs))
 
-    def to_grain(self, epochs: int = 1):
+    def to_grain(self, epochs: int = 1) -> grain.MapDataset:
         """Return a `grain.MapDataset` of batches of arrays.
 
         Args:

@@ -1,6 +1,9 @@
 """`SampleLoader`: batches of subgraphs of a large graph."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +25,9 @@ from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.primitives.plan import Plan
 
+if TYPE_CHECKING:
+    from keras_bandgnn.data.store import GraphStore
+
 # Subgraphs from which the usual sizes are estimated.
 _TRIED = 12
 # Room above the mean, in standard deviations of the sizes.
@@ -31,7 +37,7 @@ _ESTIMATE = 1 << 40
 
 
 def SampleLoader(
-    graph,
+    graph: Graph | FlatGraphs | GraphStore,
     sampler: Sampler,
     trimmed: bool = False,
     rescale: bool = False,

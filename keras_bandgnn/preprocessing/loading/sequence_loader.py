@@ -1,9 +1,12 @@
 """`SequenceLoader`: a large graph as sequences of some of its nodes."""
 
+from __future__ import annotations
+
 import collections
 import dataclasses
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,6 +21,9 @@ from keras_bandgnn.preprocessing.loading.batch_builder import Composer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.loader import Loader, Source, loader_options
 from keras_bandgnn.primitives.plan import Plan
+
+if TYPE_CHECKING:
+    from keras_bandgnn.models.task import Task
 
 ORDERS = ("random", "clusters")
 # Sequences from which the number of edges is estimated.
@@ -149,7 +155,7 @@ class SequenceLoader(Loader):
         # Without the batches that have been built already.
         self.begin()
 
-    def predict(self, task) -> np.ndarray:
+    def predict(self, task: Task) -> np.ndarray:
         """Return a task's outputs for nodes, in the order of the graph's nodes.
 
         Args:

@@ -1,8 +1,11 @@
 """`ClusterCompile`: nodes by a few large clusters, ordered inside to fill tiles."""
 
+from __future__ import annotations
+
 import dataclasses
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -17,6 +20,9 @@ from keras_bandgnn.preprocessing.ordering.rcm import (
     rows_of,
 )
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 WITHIN = ("auto", "metis", "degree", "rcm")
 _CPU = Path("/sys/devices/system/cpu")
@@ -227,7 +233,7 @@ class ClusterCompile(GraphLayer):
         within: str = "auto",
         hidden_dim: int = 64,
         l2_bytes: int | None = None,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         num_clusters = optional(positive_int, "num_clusters", num_clusters)

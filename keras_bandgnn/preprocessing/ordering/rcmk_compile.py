@@ -1,7 +1,10 @@
 """`RCMKCompile`: reorder each graph so that its edges are near the diagonal."""
 
+from __future__ import annotations
+
 import collections
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -11,6 +14,9 @@ from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, applied_layers
 from keras_bandgnn.preprocessing.ordering.orderings import checked_ordering, node_order
 from keras_bandgnn.registration import callable_entry, check_registered
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 # Graphs whose bandwidths `stats()` reports: the last ones.
 _REPORTED = 1 << 16
@@ -81,7 +87,7 @@ class RCMKCompile(GraphLayer):
         self,
         block_size: int = 128,
         ordering: str | Callable[[Graph, int], np.ndarray] = "rcmk",
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.block_size = positive_int("block_size", block_size)

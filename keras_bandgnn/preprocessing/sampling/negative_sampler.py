@@ -1,6 +1,9 @@
 """`NegativeSampler`: pairs of nodes that are no edges."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +20,11 @@ from keras_bandgnn.data.identity import both_ways
 from keras_bandgnn.data.link_ends import NodePairs, as_pairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.registration import constructor_arguments
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from keras_bandgnn.aliases import Pairs
 
 KINDS = ("uniform", "source", "typed")
 ENDS = ("receiver", "sender", "either")
@@ -77,10 +85,10 @@ class NegativeSampler:
 
     def sample(
         self,
-        pairs,
+        pairs: Pairs,
         num_nodes: int,
-        known=None,
-        node_types=None,
+        known: Pairs | None = None,
+        node_types: ArrayLike | None = None,
         seed: int = 0,
         epoch: int = 0,
         step: int = 0,
@@ -113,7 +121,7 @@ class NegativeSampler:
         draw = self.prepare(pairs, num_nodes, known, node_types, undirected)
         return draw(slice(None), np.random.default_rng(key))
 
-    def types_of(self, graph: Graph):
+    def types_of(self, graph: Graph) -> np.ndarray | None:
         """Return the feature `node_type` of a graph, or None if there is none to read.
 
         Raises:
@@ -130,10 +138,10 @@ class NegativeSampler:
 
     def prepare(
         self,
-        pairs,
+        pairs: Pairs,
         num_nodes: int,
-        known=None,
-        node_types=None,
+        known: Pairs | None = None,
+        node_types: ArrayLike | None = None,
         undirected: bool = False,
         nodes: Mapping[str, np.ndarray] | None = None,
     ) -> Callable:
@@ -201,7 +209,7 @@ class NegativeSampler:
 
     def _sides(
         self, kind, nodes, pairs, taken, true, num_nodes, node_types=None
-    ) -> list[tuple[str, "CorruptedEnd"]]:
+    ) -> list[tuple[str, CorruptedEnd]]:
         """Return each end that may be replaced, and its possible replacements."""
         sides = []
         for end, choices in nodes.items():

@@ -214,7 +214,9 @@ class NeighborSampler(Sampler):
             weight,
         )
 
-    def owners(self, graph: SampledGraph, ids: np.ndarray, num_hosts: int):
+    def owners(
+        self, graph: SampledGraph, ids: np.ndarray, num_hosts: int
+    ) -> np.ndarray | None:
         """Return the host that trains on each node, by `part`."""
         if self.part is None:
             return None
@@ -229,7 +231,12 @@ class NeighborSampler(Sampler):
         return np.repeat([isinstance(f, dict) for f in self.fan_outs], rows)
 
     def draw(
-        self, graph, nodes, fan_out, rng, ranks=None
+        self,
+        graph: SampledGraph,
+        nodes: np.ndarray,
+        fan_out: int | dict[int, int],
+        rng: np.random.Generator,
+        ranks: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ids of drawn edges by receiver, and how many go into each node.
 
@@ -279,7 +286,13 @@ class NeighborSampler(Sampler):
         return (edges if order is None else order[edges]), counts
 
     def edge_weights(
-        self, graph, receivers, counts, drawn, by_type, ranks=None
+        self,
+        graph: SampledGraph,
+        receivers: np.ndarray,
+        counts: np.ndarray,
+        drawn: np.ndarray,
+        by_type: np.ndarray,
+        ranks: np.ndarray | None = None,
     ) -> np.ndarray:
         """Return the factors with which sums over drawn edges are unbiased.
 

@@ -1,11 +1,17 @@
 """`Sampler`: base class of samplers, which cut a large graph into batches."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, Subgraph
 from keras_bandgnn.registration import constructor_arguments
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Item
 
 
 class Sampler:
@@ -46,7 +52,9 @@ class Sampler:
         """
         raise NotImplementedError
 
-    def owners(self, graph: SampledGraph, ids: np.ndarray, num_hosts: int):
+    def owners(
+        self, graph: SampledGraph, ids: np.ndarray, num_hosts: int
+    ) -> np.ndarray | None:
         """Return the host that trains on each item, int [m]; None for any.
 
         Args:
@@ -73,7 +81,7 @@ class Sampler:
         """
         raise NotImplementedError
 
-    def remembered(self, graph: SampledGraph, make: Callable):
+    def remembered(self, graph: SampledGraph, make: Callable) -> Item:
         """Return `make(graph)`, computed once per graph: the one value of the sampler.
 
         Args:

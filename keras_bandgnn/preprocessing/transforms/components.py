@@ -1,5 +1,9 @@
 """`LargestComponent`: the nodes that hang together."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
@@ -7,6 +11,9 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 
 @serializable
@@ -31,7 +38,7 @@ class LargestComponent(GraphLayer):
     (3, [2, 3, 4])
     """
 
-    def __init__(self, num_components: int = 1, **kwargs):
+    def __init__(self, num_components: int = 1, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.num_components = positive_int("num_components", num_components)
 

@@ -1,6 +1,9 @@
 """`ToUndirected` and `AddSelfLoops`: edges that convolutions expect."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -13,6 +16,9 @@ from keras_bandgnn.preprocessing.graph_layer import (
     refuse_edge_sets,
 )
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 
 @serializable
@@ -38,7 +44,7 @@ class ToUndirected(GraphLayer):
     [1, 2, 3, 3]
     """
 
-    def __init__(self, self_loops: bool = True, **kwargs):
+    def __init__(self, self_loops: bool = True, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         self.self_loops = boolean("self_loops", self_loops)
 
@@ -104,7 +110,7 @@ class AddSelfLoops(GraphLayer):
         self,
         fill_value: float | Mapping[str, float] = 1.0,
         edge_type: int = 0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         if isinstance(fill_value, Mapping):

@@ -1,6 +1,9 @@
 """`NormalizeFeatures`: rows of node features that sum to one."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -8,6 +11,9 @@ from keras_bandgnn.checks import strings
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 
 @serializable
@@ -31,7 +37,9 @@ class NormalizeFeatures(GraphLayer):
     [[0.25, 0.75], [0.0, 0.0]]
     """
 
-    def __init__(self, features: str | Iterable[str] = "feature", **kwargs):
+    def __init__(
+        self, features: str | Iterable[str] = "feature", **kwargs: Unpack[LayerOptions]
+    ):
         super().__init__(**kwargs)
         names = [features] if isinstance(features, str) else features
         self.features = strings("features", names)

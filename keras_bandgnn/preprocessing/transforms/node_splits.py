@@ -1,6 +1,9 @@
 """Random splits of the nodes of a graph, and iteration over several splits."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 
@@ -19,6 +22,9 @@ from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.transforms.components import LargestComponent
 from keras_bandgnn.preprocessing.transforms.edges import ToUndirected
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import LayerOptions
 
 _PARTS = ("train", "valid", "test")
 _MASKS = tuple(f"{part}_mask" for part in _PARTS)
@@ -63,7 +69,7 @@ class RandomNodeSplit(GraphLayer):
         per_class: Iterable[str] = ("train",),
         num_splits: int = 1,
         seed: int = 0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         self.train = _size("train", train)

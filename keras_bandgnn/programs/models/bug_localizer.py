@@ -1,5 +1,9 @@
 """`BugLocalizer`: whether a function has a wrong variable, where, and the right one."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 import numpy as np
 from keras import ops
@@ -14,6 +18,21 @@ from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.edge_choice import ChoiceAccuracy, ChoiceCrossentropy
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Batch,
+        BatchShape,
+        Data,
+        Loss,
+        Optimizer,
+        PredictOptions,
+        Shape,
+        TaskOptions,
+        Tensor,
+    )
+    from keras_bandgnn.models.backbone import Backbone
+    from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 _LEAST = -1e9
 
@@ -107,13 +126,13 @@ class BugLocalizer(MaskedTask):
 
     def __init__(
         self,
-        backbone,
-        preprocessor=None,
+        backbone: Backbone,
+        preprocessor: GraphPreprocessor | None = None,
         *,
         first_type: int | None = None,
         hidden: int | None = None,
         min_confidence: float = 0.9,
-        **kwargs,
+        **kwargs: Unpack[TaskOptions],
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
@@ -140,12 +159,12 @@ class BugLocalizer(MaskedTask):
         )
         self.build_and_compile()
 
-    def build(self, input_shape=None):
+    def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, batch, training=False):
+    def call(self, batch: Batch, training: bool = False) -> dict[str, Tensor]:
         """Return log-probabilities, and the largest of the graph."""
         states = self.backbone(batch, training=training)
         scores = ops.squeeze(self.head(states, batch), -1)
@@ -171,11 +190,11 @@ class BugLocalizer(MaskedTask):
         log_shares = ops.where(is_rewrite, shifted - total, _LEAST)
         return ops.stack([log_shares, -total], axis=-1)
 
-    def default_optimizer(self):
+    def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-3."""
         return keras.optimizers.Adam(1e-3)
 
-    def default_loss(self):
+    def default_loss(self) -> Loss:
         """Return the cross-entropy of the right edge."""
         return ChoiceCrossentropy()
 
@@ -183,7 +202,9 @@ class BugLocalizer(MaskedTask):
         """Return how often the right edge is the most probable one."""
         return [ChoiceAccuracy()]
 
-    def rewrite_probabilities(self, functions, **kwargs) -> list:
+    def rewrite_probabilities(
+        self, functions: Data, **kwargs: Unpack[PredictOptions]
+    ) -> list:
         """Return the probability of each rewrite and of no change.
 
         Args:
@@ -219,7 +240,7 @@ class BugLocalizer(MaskedTask):
                     "Leave out functions without labels, or set `correct`."
                 )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: BatchShape) -> dict[str, Shape]:
         """[G, E, 2]."""
         return (*input_shape["edge"]["sender"], 2)
 

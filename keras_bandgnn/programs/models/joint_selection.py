@@ -1,6 +1,9 @@
 """`JointSelection`: predictions of a `NodeSelector` for a stream of graphs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +26,9 @@ from keras_bandgnn.preprocessing.loading.shape_buckets import (
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile, block_size_of
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
+
+if TYPE_CHECKING:
+    from keras_bandgnn.models.task import Task
 
 # Supergraphs per round of best-fit packing.
 _WINDOW = 8
@@ -84,7 +90,9 @@ class JointSelection:
         shapes: Shapes of the batches so far.
     """
 
-    def __init__(self, task, layers: Sequence[GraphLayer] = (), nodes: int = 65_536):
+    def __init__(
+        self, task: Task, layers: Sequence[GraphLayer] = (), nodes: int = 65_536
+    ):
         self._task = task
         self._layers = list(layers)
         self._nodes = nodes

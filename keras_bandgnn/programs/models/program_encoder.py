@@ -1,10 +1,17 @@
 """`ProgramEncoder`: from the text of a program graph to a graph of ids."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.host_keras import keras
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.programs.program_graph import RELATIONS, ProgramGraph
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import ModuleOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -35,7 +42,7 @@ class ProgramEncoder(GraphLayer):
         num_type_buckets: int = 512,
         num_subtoken_buckets: int = 16384,
         max_subtokens: int = 6,
-        **kwargs,
+        **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
         self.options = {

@@ -1,5 +1,7 @@
 """`ProgramStoreJob`, `compile_programs`: stores of compiled program graphs."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import json
@@ -7,7 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +23,9 @@ from keras_bandgnn.programs.models.program_encoder import ProgramEncoder
 from keras_bandgnn.programs.program_files import Named, digest, naming, read_encoded
 from keras_bandgnn.programs.ray_pool import RayPool
 from keras_bandgnn.workers import ordered_map
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Values
 
 _DIED = (None, ["process died"])
 
@@ -215,7 +220,7 @@ def compile_programs(
     files: Named,
     path: str | os.PathLike,
     preprocessor: GraphPreprocessor,
-    options: Mapping[str, Any] | None = None,
+    options: Values | None = None,
     *,
     processes: int | None = None,
     pool: RayPool | None = None,
