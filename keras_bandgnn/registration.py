@@ -154,3 +154,39 @@ def registered_class(entry: Mapping, base: type, what: str) -> type:
         f"{sorted(names)}. Received: class_name={name!r}. Register a custom class with "
         f"{_HINT} before loading."
     )
+
+
+def layer_entry(layer) -> dict:
+    """Return the file entry of a layer that is an argument of another one.
+
+    Raises:
+        ValueError: If its class is not registered.
+    """
+    check_registered(layer)
+    return {
+        "registered_name": keras.saving.get_registered_name(type(layer)),
+        "config": layer.get_config(),
+    }
+
+
+def registered_layer(name: str, entry: Mapping):
+    """Return the layer of a file entry; nothing is imported.
+
+    Args:
+        name: The argument that the layer is.
+        entry: Result of `layer_entry`, read from a file.
+
+    Raises:
+        ValueError: If no layer is registered under its name.
+    """
+    registered = entry.get("registered_name")
+    cls = None
+    if isinstance(registered, str) and isinstance(entry.get("config"), Mapping):
+        cls = keras.saving.get_registered_object(registered)
+    if not (isinstance(cls, type) and issubclass(cls, keras.layers.Layer)):
+        raise ValueError(
+            f"Expected `{name}` to name a registered layer. Received: "
+            f"{registered!r}. Register your own class with "
+            "keras.saving.register_keras_serializable before loading."
+        )
+    return cls.from_config(dict(entry["config"]))

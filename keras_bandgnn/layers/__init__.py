@@ -10,6 +10,7 @@ the batch, so that several calls share the work. The other layers (`GRUUpdate`,
 
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
+from keras_bandgnn.layers.batch_layer import pooled_batch
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
@@ -44,11 +45,13 @@ from keras_bandgnn.layers.painn_update import PaiNNUpdate
 from keras_bandgnn.layers.pna_convolution import PNAConvolution
 from keras_bandgnn.layers.readout_head import ReadoutHead
 from keras_bandgnn.layers.rgcn_convolution import RGCNConvolution
+from keras_bandgnn.layers.sag_pooling import SAGPooling
 from keras_bandgnn.layers.sage_convolution import SAGEConvolution
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.layers.set2set_readout import Set2SetReadout
 from keras_bandgnn.layers.sign_net import SignNet
 from keras_bandgnn.layers.sine_basis import SineBasis
+from keras_bandgnn.layers.top_k_pooling import TopKPooling
 from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion
 
 # Their names in PyTorch Geometric.
@@ -99,10 +102,13 @@ __all__ = [
     "RGCNConvolution",
     "ReadoutHead",
     "SAGEConvolution",
+    "SAGPooling",
     "SchNetInteraction",
     "Set2SetReadout",
     "SignNet",
     "SineBasis",
+    "TopKPooling",
     "ZBLRepulsion",
+    "pooled_batch",
     "shifted_softplus",
 ]

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING
 from keras import ops
 
 from keras_bandgnn import keras_bases, primitives
-from keras_bandgnn.batch import STATE_ROW, explained
+from keras_bandgnn.batch import MESSAGE_WEIGHT, STATE_ROW, explained
+from keras_bandgnn.checks import positive_int, refuse
 from keras_bandgnn.ops.attention import EMPTY
+from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
+from keras_bandgnn.primitives.segment import Segment
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import Batch, Tensor
@@ -22,6 +26,7 @@ _MISSING = object()
 _PARTS = {"node", "edge", "graph", "pair", "plan", "parts"}
 # Arrays of a plan that weigh edges.
 _WEIGHTS = ("weight", "back_weight")
+SEGMENT = Segment().key()
 
 
 def target_edges(edge: Mapping) -> Mapping:
@@ -172,6 +177,121 @@ def hop_batch(batch, number: int):
             name: {"node": table["node"]} for name, table in batch["set"].items()
         }
     return part
+
+
+def segment_plan(batch, num_edge_types: int = 1) -> dict:
+    """Return a plan for the edges of a batch, made on the device.
+
+    Args:
+        batch: A batch; of its edges it reads ends, weights and, if there are several
+            types, types.
+        num_edge_types: P; with 1 all edges get the type 0.
+
+    Returns:
+        What may stand for `batch["plan"]`.
+    """
+    edge = batch_part(batch, "edge")
+    names = ("sender", "receiver", "type")
+    arrays = {name: ops.convert_to_tensor(edge[name]) for name in names}
+    weight = explained(batch, "edge")
+    if MESSAGE_WEIGHT in edge:
+        factor = ops.convert_to_tensor(edge[MESSAGE_WEIGHT])
+        weight = factor if weight is None else weight * factor
+    if weight is not None:
+        arrays["weight"] = weight
+    if num_edge_types == 1:
+        return {SEGMENT: {**arrays, "type": ops.zeros_like(arrays["type"])}}
+    # Edges are sorted by receiver, but not by type.
+    row = arrays["receiver"] * num_edge_types + arrays["type"]
+    order = ops.cast(ops.argsort(row, axis=1), "int32")
+    return {SEGMENT: {k: batched_gather(v, order) for k, v in arrays.items()}}
+
+
+def pooled_batch(batch, mask, num_edge_types: int = 1) -> tuple:
+    """Return the batch of the nodes that stay, and the order of its edges.
+
+    It has the shapes of the batch. Nodes that do not stay are padding, and edges with
+    such an end are padding behind the others. The plan is `Segment()`, whatever it was.
+
+    Args:
+        batch: A batch (see `keras_bandgnn.batch`), with `"edge"`.
+        mask: bool [G, N], whether a node stays.
+        num_edge_types: P, types of edges that later layers tell apart.
+
+    Returns:
+        The new batch, and int32 [G, E], which edge of the batch each edge of it was.
+
+    Raises:
+        ValueError: For a batch without edges, as those of compact schedules.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> mask = batch["node"]["mask"].copy()
+    >>> mask[0, 0] = False
+    >>> pooled, order = kb.layers.pooled_batch(batch, mask)
+    >>> [int(ops.sum(pooled["graph"][name])) for name in ("n_node", "n_edge")]
+    [2, 1]
+    """
+    node, edge = batch_part(batch, "node"), batch_part(batch, "edge")
+    if getattr(mask, "shape", None) is None:
+        refuse("mask", "bool [G, N], an array or a tensor", mask)
+    positive_int("num_edge_types", num_edge_types)
+    mask = ops.logical_and(ops.convert_to_tensor(mask), node["mask"])
+    num_nodes = ops.shape(mask)[1]
+    sender, receiver = (
+        ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
+    )
+    is_real = ops.logical_and(
+        batched_gather(mask, sender),
+        batched_gather(mask, ops.minimum(receiver, num_nodes - 1)),
+    )
+    is_real = ops.logical_and(is_real, receiver < num_nodes)
+    is_real = ops.logical_and(is_real, edge["mask"])
+    order = _real_first(is_real)
+    is_real = batched_gather(is_real, order)
+    edge = {
+        name: batched_gather(ops.convert_to_tensor(values), order)
+        for name, values in edge.items()
+    }
+    edge["mask"] = is_real
+    edge["sender"] = ops.where(is_real, edge["sender"], 0)
+    edge["receiver"] = ops.where(is_real, edge["receiver"], num_nodes)
+    edge["type"] = ops.where(is_real, edge["type"], 0)
+    pooled = {**batch, "node": {**node, "mask": mask}, "edge": edge}
+    graphs = GraphSegments(pooled)
+    edge_graph = batched_gather(graphs.slot, edge["sender"])
+    edge_graph = ops.where(is_real, edge_graph, graphs.num_graphs)
+    pooled["graph"] = {
+        **batch["graph"],
+        "n_node": graphs.sum(ops.ones_like(graphs.slot)),
+        "n_edge": batched_segment_sum(
+            ops.ones_like(edge_graph), edge_graph, graphs.num_graphs
+        ),
+    }
+    factor = explained(batch, "edge")
+    if factor is not None:
+        factor = batched_gather(ops.convert_to_tensor(factor), order)
+        pooled["explained"] = {**batch["explained"], "edge": factor}
+    pooled["plan"] = segment_plan(pooled, num_edge_types)
+    return pooled, order
+
+
+def _real_first(is_real):
+    """Return the order int32 [G, E] that puts real edges first and keeps their order.
+
+    Args:
+        is_real: bool [G, E].
+    """
+    real = ops.cast(is_real, "int32")
+    count = ops.sum(real, axis=1, keepdims=True)
+    place = ops.where(
+        is_real, ops.cumsum(real, axis=1) - 1, count + ops.cumsum(1 - real, axis=1) - 1
+    )
+    size = ops.shape(real)[1]
+    number = ops.broadcast_to(ops.arange(size, dtype="int32"), ops.shape(real))
+    return batched_segment_sum(number, ops.cast(place, "int32"), size)
 
 
 def check_call(states, batch) -> None:

@@ -11,7 +11,7 @@ from keras import ops
 from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
-from keras_bandgnn.registration import check_registered
+from keras_bandgnn.registration import layer_entry, registered_layer
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
@@ -47,20 +47,8 @@ def make_head(
             f"hidden={hidden!r} and a layer as `readout`."
         )
     if isinstance(readout, Mapping):
-        readout = _registered(readout)
+        readout = registered_layer("readout", readout)
     return ReadoutHead(units, readout, use_bias, **options)
-
-
-def _registered(entry: Mapping) -> keras.layers.Layer:
-    # The class must be registered in this process: nothing is imported.
-    cls = keras.saving.get_registered_object(entry.get("registered_name"))
-    if not (isinstance(cls, type) and issubclass(cls, keras.layers.Layer)):
-        raise ValueError(
-            "Expected `readout` to name a registered layer. Received: "
-            f"{entry.get('registered_name')!r}. Register your own class with "
-            "keras.saving.register_keras_serializable before loading."
-        )
-    return cls.from_config(entry["config"])
 
 
 def head_arguments(head: keras.layers.Layer) -> dict:
@@ -69,14 +57,7 @@ def head_arguments(head: keras.layers.Layer) -> dict:
         config = head.get_config()
         names = ("hidden", "activation", "use_bias")
         return {"readout": head.reduce, **{name: config[name] for name in names}}
-    check_registered(head.readout)
-    return {
-        "readout": {
-            "registered_name": keras.saving.get_registered_name(type(head.readout)),
-            "config": head.readout.get_config(),
-        },
-        "use_bias": head.use_bias,
-    }
+    return {"readout": layer_entry(head.readout), "use_bias": head.use_bias}
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

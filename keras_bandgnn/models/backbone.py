@@ -83,6 +83,9 @@ class Backbone(keras_bases.Model):
     # Whether messages are weighted by `explained(batch, "edge")`, as in all layers of
     # the library. Otherwise `explain` explains features only.
     weighs_edges = False
+    # Whether some nodes do not reach the output, so that only tasks over graphs can
+    # read it; see `readout_inputs`.
+    pools = False
     # Whether the weights of a loader with `edge_weight` affect the output. None if
     # layers decide; see `BatchLayer.uses_edge_weight`.
     uses_edge_weight: bool | None = None
@@ -99,6 +102,19 @@ class Backbone(keras_bases.Model):
         check_batch(batch, "")
         states = explained(batch, "states")
         return super().__call__(*args, **kwargs) if states is None else states
+
+    def readout_inputs(
+        self, batch: Batch, training: bool = False
+    ) -> tuple[Tensor, Batch]:
+        """Return the states and the batch of the nodes that a readout reads.
+
+        They are all nodes, but with pooling.
+
+        Args:
+            batch: A batch.
+            training: Whether dropout is active.
+        """
+        return self(batch, training=training), batch
 
     def receptive_field(self, training: bool) -> ReceptiveField | None:
         """Return the `ReceptiveField` that is exact for this backbone, or None.

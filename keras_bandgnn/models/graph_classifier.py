@@ -108,8 +108,7 @@ class GraphClassifier(ClassificationTask):
 
     def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, B, C]."""
-        states = self.backbone(batch, training=training)
-        return self.logits(self.head(states, batch))
+        return self.logits(self.head(*self.backbone.readout_inputs(batch, training)))
 
     def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-3."""

@@ -106,6 +106,13 @@ class GraphModel(EntryModel):
                     f"{type(backbone).__name__}.{name}=None. Set it in the class or "
                     "its constructor; num_edge_types=0 if it reads no types of edges."
                 )
+        if backbone.pools and self.output_level != "graph":
+            raise ValueError(
+                "Expected a backbone without `pooling`, after which some nodes have no "
+                f"state. Received: {type(self).__name__} over a "
+                f"{type(backbone).__name__} with pooling. Use GraphClassifier or "
+                "GraphRegressor, or leave `pooling` out."
+            )
         self.backbone = backbone
         self.preprocessor = preprocessor
         self._compile_defaults = boolean("compile", compile)

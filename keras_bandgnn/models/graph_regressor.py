@@ -139,7 +139,7 @@ class GraphRegressor(RegressionTask):
 
     def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return predictions [G, B, D] in the units of the labels."""
-        values = self.head(self.backbone(batch, training=training), batch)
+        values = self.head(*self.backbone.readout_inputs(batch, training))
         return self.denormalized(values, batch)
 
     def learnt(self, values: Tensor, batch: Batch) -> Tensor:

@@ -52,6 +52,12 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
     one_of("reduce", reduce, (*_REDUCED, "token"))
     tokens = level == "graph" and reduce == "token"
     layer = _layer(task.backbone, layer)
+    if level == "graph" and task.backbone.pools:
+        raise ValueError(
+            "Expected level='node' for a backbone with `pooling`, whose output has "
+            "some nodes of a graph; rows of the others are 0. Received: "
+            f"level={level!r}."
+        )
     if tokens:
         _check_token(task.backbone, layer)
     inputs = read_graphs(task, "graphs", graphs)
@@ -139,6 +145,12 @@ def attention_weights(task, graphs) -> list:
             "Expected a backbone with attention: GATBackbone, GPSBackbone, "
             "GraphormerBackbone or GTBackbone. "
             f"Received: {type(task.backbone).__name__}."
+        )
+    if task.backbone.pools:
+        raise ValueError(
+            "Expected a backbone without `pooling` for attention weights, as pooling "
+            "leaves out edges. Received: one with it. Use "
+            "keras_bandgnn.explain.saliency or gnn_explainer instead."
         )
     if task.distribution.several:
         raise ValueError(

@@ -42,10 +42,10 @@ def features_outputs_sizes(task: GraphRegressor, batch):
     Returns:
         float [G, B, P + D + 1], with the number of nodes last.
     """
-    states = task.backbone(batch, training=False)
-    outputs = task.denormalized(task.head(states, batch), batch)
+    read = task.backbone.readout_inputs(batch, training=False)
+    outputs = task.denormalized(task.head(*read), batch)
     sizes = ops.expand_dims(ops.cast(batch["graph"]["n_node"], outputs.dtype), -1)
-    features = ops.cast(task.head.features(states, batch), outputs.dtype)
+    features = ops.cast(task.head.features(*read), outputs.dtype)
     return ops.concatenate([features, outputs, sizes], axis=-1)
 
 

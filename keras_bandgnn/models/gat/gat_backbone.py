@@ -66,7 +66,7 @@ class GATBackbone(MessagePassingBackbone):
         type_reduce: `"sum"` or `"mean"` of the types of edges, which then have weights
             and a softmax of their own. None if types count alike.
         **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, remat`.
+            jumping_knowledge, virtual_node, ego_separation, remat, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"edge"` and

@@ -56,7 +56,7 @@ class GCNBackbone(MessagePassingBackbone):
         activation_first: Whether activation and dropout come before a layer, rather
             than after it.
         **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, remat`.
+            jumping_knowledge, virtual_node, ego_separation, remat, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"`, `"edge"`

@@ -32,7 +32,7 @@ class GatedGCNBackbone(MessagePassingBackbone):
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
-            embeddings_initializer`.
+            embeddings_initializer, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.

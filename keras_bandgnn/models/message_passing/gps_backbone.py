@@ -143,6 +143,7 @@ class GPSBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    takes_pooling = False
     # Attention reads all nodes.
     is_local = False
     trims_hops = False

@@ -84,6 +84,7 @@ class HGTBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    takes_pooling = False
     # Draws by type or by weight change the shares of edges in a softmax.
     sums_messages = True
     reads_edge_states = False

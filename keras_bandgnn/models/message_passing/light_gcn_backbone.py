@@ -85,6 +85,7 @@ class LightGCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    takes_pooling = False
     sums_messages = True
     reads_edge_states = False
 

@@ -15,6 +15,7 @@ from keras_bandgnn.checks import (
     one_of,
     optional,
     positive_int,
+    refuse,
     shown,
 )
 from keras_bandgnn.layers.batch_layer import (
@@ -22,19 +23,13 @@ from keras_bandgnn.layers.batch_layer import (
     receiver_rows,
     takes_lookups,
 )
-from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
-from keras_bandgnn.layers.graph_normalization import (
-    GraphNormalization,
-    PairNormalization,
-)
-from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
-from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.lookup import first_of
 from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.registration import layer_entry
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
@@ -104,6 +99,9 @@ class MessagePassingBackbone(Backbone):
             is that of one layer and the states between layers.
         embeddings_initializer: Initial values of the embeddings of node features that
             are ids, see `NodeEncoder`.
+        pooling: `TopKPooling` or `SAGPooling`, which keep some nodes of each graph,
+            after each layer but the last, each with weights of its own; or a list of
+            L - 1 such layers and None. For tasks over graphs.
     """
 
     splits_sequences = False
@@ -113,6 +111,8 @@ class MessagePassingBackbone(Backbone):
     updates_edge_states = False
     # Whether messages can read edge states.
     reads_edge_states = True
+    # Whether layers read no more of a batch than `pooled_batch` changes.
+    takes_pooling = True
 
     def __init__(
         self,
@@ -134,6 +134,7 @@ class MessagePassingBackbone(Backbone):
         activation_first: bool = False,
         remat: bool = False,
         embeddings_initializer: Initializer = "uniform",
+        pooling: Layer | Config | Sequence[Layer | Config | None] | None = None,
         **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
@@ -156,6 +157,10 @@ class MessagePassingBackbone(Backbone):
         self.ego_separation = boolean("ego_separation", ego_separation)
         self.activation_first = boolean("activation_first", activation_first)
         self.remat = boolean("remat", remat)
+        if pooling is not None and not self.takes_pooling:
+            advice = "Use GINEBackbone, SAGEBackbone or GCNBackbone, for example."
+            expected = f"None, which is all that {type(self).__name__} supports"
+            refuse("pooling", expected, pooling, advice)
         # === Layers ===
         width, policy = self.hidden_dim, self.dtype_policy
         self.encoder = NodeEncoder(
@@ -175,23 +180,39 @@ class MessagePassingBackbone(Backbone):
             read = inputs.get("type", {}).get("ids", 0)
             default = 1 if self.edge_encoder is None else 0
             self.num_edge_types = read or (default if num_edge_types is None else 0)
+        self.poolings = [None] * (self.num_layers - 1)
+        if pooling is not None:
+            from keras_bandgnn.models.message_passing.pooling import pooling_layers
+
+            self.poolings = pooling_layers(pooling, self.num_layers, policy)
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
         self.input_dropout_layer = self.dropout_layer
         if self.input_dropout is not None:
             self.input_dropout_layer = Dropout(self.input_dropout, dtype=policy)
 
     @property
-    def is_local(self) -> bool:
-        """Return whether no norm or virtual node reads the rest of a graph."""
-        return not self.virtual_node and self.norm not in ("graph", "pair")
+    def pools(self) -> bool:
+        """Return whether some nodes do not reach the output."""
+        return any(layer is not None for layer in self.poolings)
 
-    def not_local(self) -> str:
-        """Return the options that read more than neighbours; empty if none do."""
+    @property
+    def is_local(self) -> bool:
+        """Return whether no norm, virtual node or pooling reads the rest of a graph."""
+        return not self._options_of_graphs()
+
+    def _options_of_graphs(self) -> list[str]:
         options = []
         if self.virtual_node:
             options.append("virtual_node=True")
         if self.norm in ("graph", "pair"):
             options.append(f"norm={self.norm!r}")
+        if self.pools:
+            options.append("pooling")
+        return options
+
+    def not_local(self) -> str:
+        """Return the options that read more than neighbours; empty if none do."""
+        options = self._options_of_graphs()
         if not options:
             return super().not_local()
         return f"{type(self).__name__} with {' and '.join(options)}"
@@ -216,17 +237,9 @@ class MessagePassingBackbone(Backbone):
     # === Implementation ===
 
     def _norm_layer(self, name: str):
-        kinds = {
-            "batch": MaskedBatchNormalization,
-            "graph": GraphNormalization,
-            "pair": PairNormalization,
-        }
-        options = {"dtype": self.dtype_policy, "name": name}
-        if self.norm is None:
-            return None
-        if self.norm == "layer":
-            return LayerNormalization(epsilon=1e-5, **options)
-        return kinds[self.norm](**options)
+        from keras_bandgnn.models.message_passing.norms import norm_layer
+
+        return norm_layer(self.norm, dtype=self.dtype_policy, name=name)
 
     def make_layers(self) -> None:
         """Create all layers and build their weights; subclasses call it."""
@@ -284,6 +297,7 @@ class MessagePassingBackbone(Backbone):
             *self.linear,
             *self.virtual_inner,
             *self.virtual_outer,
+            *filter(None, self.poolings),
         ):
             layer.build(rows)
         for layer in (*self.outer, *self.ego):
@@ -330,7 +344,7 @@ class MessagePassingBackbone(Backbone):
             return None
         if type(self).edge_states is not MessagePassingBackbone.edge_states:
             return None
-        if not all(map(takes_lookups, self.messages)):
+        if self.pools or not all(map(takes_lookups, self.messages)):
             return None
         return self.edge_encoder.looked_up(batch["edge"])
 
@@ -417,19 +431,20 @@ class MessagePassingBackbone(Backbone):
 
         The first pair is None and the embedded features.
         """
-        node = dict(batch["node"])
-        for name, spec in self.encoder.inputs.items():
-            if "features" in spec and name in node:
-                node[name] = self.input_dropout_layer(node[name], training=training)
-        states = self.encoder({**batch, "node": node})
-        yield None, states
+        for before, states, _ in self._steps(batch, training):
+            yield before, states
+
+    def _steps(self, batch, training):
+        """Yield the states before and after each layer, and the batch of its nodes."""
+        states = self._embedded(batch, training)
+        yield None, states, batch
         again = self.remat and training
         edge_states = None if again else self._looked_up_edges(batch)
         if edge_states is None:
             edge_states = self.edge_states(batch)
-        trimmed = "hops" in batch
+        trimmed, pooled = "hops" in batch, False
         prepared = None if trimmed else self.prepare(batch)
-        virtual = _VirtualNode(self, batch) if self.virtual_node else None
+        virtual = self._virtual_node(batch)
         seen = [states]
         for number in range(self.num_layers):
             last = number == self.num_layers - 1
@@ -446,26 +461,63 @@ class MessagePassingBackbone(Backbone):
             seen.append(states)
             if last and self.jumping_knowledge is not None:
                 states = self.joined(seen)
-            yield inputs, states
+            if pooled:
+                mask = ops.expand_dims(batch["node"]["mask"], -1)
+                states = ops.where(mask, states, 0.0)
+            yield inputs, states, batch
+            if not last and self.poolings[number] is not None:
+                states, edge_states, batch = self._pooled(
+                    number, states, edge_states, batch
+                )
+                prepared, pooled = self.prepare(batch), True
+                if virtual is not None:
+                    virtual.pool(batch)
+
+    def _virtual_node(self, batch):
+        """Return the `VirtualNode` of a batch, or None."""
+        from keras_bandgnn.models.message_passing.virtual_node import VirtualNode
+
+        return VirtualNode(self, batch) if self.virtual_node else None
+
+    def _pooled(self, number, states, edge_states, batch):
+        """Return the states, the edge states and the batch after pooling."""
+        from keras_bandgnn.models.message_passing.pooling import pool
+
+        types = max(self.num_edge_types, 1)
+        return pool(self.poolings[number], states, edge_states, batch, types)
+
+    def _embedded(self, batch, training):
+        """Return the embedded features of nodes [G, N, H]."""
+        node = dict(batch["node"])
+        for name, spec in self.encoder.inputs.items():
+            if "features" in spec and name in node:
+                node[name] = self.input_dropout_layer(node[name], training=training)
+        return self.encoder({**batch, "node": node})
 
     def joined(self, seen: Sequence[Tensor]) -> Tensor:
         """Join the states [G, N, H] of all layers to the output."""
-        # In a trimmed batch the last layer has the fewest rows.
-        rows = ops.shape(seen[-1])[1]
-        seen = [states[:, :rows] for states in seen]
-        if self.jumping_knowledge == "concat":
-            return self.jump(ops.concatenate(seen, axis=-1))
-        out = seen[0]
-        join = ops.maximum if self.jumping_knowledge == "max" else ops.add
-        for states in seen[1:]:
-            out = join(out, states)
-        return out
+        from keras_bandgnn.models.message_passing.jumping_knowledge import joined_states
 
-    def call(self, batch: Batch, training: bool = False) -> Tensor:
-        """Return the node states."""
-        for states in self.hidden_states(batch, training):
-            last = states
-        return last
+        return joined_states(seen, self.jumping_knowledge, self.jump)
+
+    def call(
+        self, batch: Batch, training: bool = False, return_batch: bool = False
+    ) -> Tensor | tuple[Tensor, Batch]:
+        """Return the node states; with `return_batch` also the batch that they are of.
+
+        With `pooling` it has the nodes that stay.
+        """
+        for step in self._steps(batch, training):
+            last = step
+        return last[1:] if return_batch else last[1]
+
+    def readout_inputs(
+        self, batch: Batch, training: bool = False
+    ) -> tuple[Tensor, Batch]:
+        """Return the states and the batch of the nodes that a readout reads."""
+        if not self.pools:
+            return super().readout_inputs(batch, training)
+        return self(batch, training=training, return_batch=True)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""
@@ -489,28 +541,7 @@ class MessagePassingBackbone(Backbone):
             "activation_first": self.activation_first,
             "remat": self.remat,
             "embeddings_initializer": self.encoder.embeddings_initializer,
+            "pooling": [layer and layer_entry(layer) for layer in self.poolings]
+            if self.pools
+            else None,
         }
-
-
-class _VirtualNode:
-    """The state [G, B, H] of each graph's virtual node."""
-
-    def __init__(self, backbone, batch):
-        self.backbone = backbone
-        self.graphs = GraphSegments(batch)
-        state = ops.cast(backbone.virtual_state, backbone.compute_dtype)
-        shape = (*ops.shape(self.graphs.counts), backbone.hidden_dim)
-        self.state = ops.broadcast_to(state, shape)
-
-    def added(self, states):
-        """Add the state of each graph to its node states [G, N, H]."""
-        return states + self.graphs.gather(self.state)
-
-    def update(self, number: int, states, training):
-        """Update the state with the sum of node states after a layer."""
-        backbone = self.backbone
-        sums = self.graphs.sum(states) + self.state
-        rows = backbone.activation(backbone.virtual_inner[number](sums))
-        rows = backbone.activation(backbone.virtual_outer[number](rows))
-        rows = backbone.dropout_layer(rows, training=training)
-        self.state = self.state + rows if backbone.residual else rows

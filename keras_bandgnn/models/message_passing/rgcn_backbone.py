@@ -33,7 +33,7 @@ class RGCNBackbone(MessagePassingBackbone):
         **kwargs: Options of `MessagePassingBackbone`: `norm, activation, dropout,
             input_dropout, residual, feed_forward, jumping_knowledge, virtual_node,
             ego_separation, activation_first, remat,
-            embeddings_initializer`.
+            embeddings_initializer, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"graph"`.

@@ -1,0 +1,165 @@
+"""`TopKPooling`, and `NodePooling`, the base class of layers that choose nodes."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import positive_number, refuse
+from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.ops.batched import batched_gather
+from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.registration import serializable
+
+# Whole products, such as 0.7 * 10, may be rounded up.
+_ROUNDED = 1 - 1e-6
+
+
+class NodePooling(BatchLayer):
+    """Keep the nodes of each graph with the largest scores, times an activation.
+
+        k_g = ceil(ratio n_node_g)
+        out[n] = activation(score[n]) h[n] if score[n] is among the k_g largest of the
+            graph of n, otherwise 0
+
+    Of equal scores that of the lower row counts as larger. Subclasses override `build`
+    and `scores`.
+
+    Args:
+        ratio: Share of the nodes of each graph that stay, above 0 and at most 1.
+        activation: Name of the activation of scores, or a function.
+    """
+
+    def __init__(self, ratio: float = 0.5, activation="tanh", **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.ratio = positive_number("ratio", ratio)
+        if self.ratio > 1:
+            refuse("ratio", "at most 1", ratio)
+        self.activation = keras.activations.get(activation)
+
+    def scores(self, states, batch):
+        """Return the score of each node, float32 [G, N].
+
+        Args:
+            states: float [G, N, H].
+            batch: A batch.
+        """
+        raise NotImplementedError
+
+    def call(self, states, batch):
+        """Return the new states and the mask of the nodes that stay."""
+        graphs = GraphSegments(batch)
+        # Rows of padding may hold anything.
+        states = ops.where(ops.expand_dims(graphs.mask, -1), states, 0.0)
+        scores = self.scores(states, batch)
+        mask = largest_of_graphs(ops.stop_gradient(scores), graphs, self.ratio)
+        factor = ops.expand_dims(ops.cast(self.activation(scores), states.dtype), -1)
+        states = ops.where(ops.expand_dims(mask, -1), states * factor, 0.0)
+        return ops.cast(states, self.compute_dtype), mask
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, N, H] and [G, N]."""
+        return tuple(states_shape), tuple(states_shape[:-1])
+
+    def compute_output_spec(self, states, batch=None):
+        """Return the shapes, and the types of states and mask."""
+        rows, mask = self.compute_output_shape(states.shape)
+        return (
+            keras.KerasTensor(rows, self.compute_dtype),
+            keras.KerasTensor(mask, "bool"),
+        )
+
+
+@serializable
+class TopKPooling(NodePooling):
+    """Keep the nodes of each graph whose states project furthest onto a vector.
+
+        score[n] = h[n] . p / |p|
+        k_g = ceil(ratio n_node_g)
+        out[n] = activation(score[n]) h[n] if score[n] is among the k_g largest of the
+            graph of n, otherwise 0
+
+    Of equal scores that of the lower row counts as larger. Padding never stays, and a
+    graph's nodes do not depend on the rest of the batch. As `pooling=` of a
+    message-passing backbone it stands between the layers. Called alone, it returns the
+    mask for `pooled_batch`, which gives the batch of the next layers.
+
+    Args:
+        ratio: Share of the nodes of each graph that stay, above 0 and at most 1.
+        activation: Name of the activation of scores, or a function.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"graph"`.
+
+    Output shape:
+        Two arrays: the states, float [G, N, H], 0 for nodes that do not stay, and the
+        mask of those that do, bool [G, N].
+
+    Raises:
+        ValueError: For a ratio out of range.
+
+    Reference:
+        Gao and Ji 2019, https://arxiv.org/abs/1905.05178, Eq. 2, with a sigmoid;
+        Cangea et al. 2018, https://arxiv.org/abs/1811.01287, with tanh.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> states, mask = TopKPooling(0.5)(batch["node"]["h"], batch)
+    >>> ops.convert_to_numpy(mask)[0, :3].tolist()
+    [True, True, False]
+    """
+
+    splits_sequences = False
+    reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
+
+    def __init__(self, ratio: float = 0.5, activation="tanh", **kwargs):
+        super().__init__(ratio, activation, **kwargs)
+
+    def build(self, states_shape, batch_shape=None):
+        """Build the vector p, [H]."""
+        self.direction = self.add_weight(
+            name="direction", shape=(states_shape[-1],), initializer="glorot_uniform"
+        )
+        self.built = True
+
+    def scores(self, states, batch):
+        """Return the projection of each state, float32 [G, N]."""
+        direction = ops.cast(self.direction, "float32")
+        length = ops.sqrt(ops.maximum(ops.sum(ops.square(direction)), 1e-30))
+        return ops.sum(ops.cast(states, "float32") * (direction / length), axis=-1)
+
+
+def largest_of_graphs(scores, graphs: GraphSegments, ratio: float):
+    """Return the mask of the nodes with the largest scores of each graph.
+
+    Args:
+        scores: float [G, N].
+        graphs: The graphs; padding is never chosen.
+        ratio: Share of the nodes of each graph, in (0, 1].
+
+    Returns:
+        bool [G, N], true for ceil(ratio n_node) nodes of each graph. Of equal scores
+        that of the lower row counts as larger.
+    """
+    # Invalid numbers stay, so that they show in the output.
+    key = ops.where(ops.isnan(scores), -float("inf"), -scores)
+    # Stable sorts: by score, then by graph.
+    by_score = _order(key)
+    order = batched_gather(by_score, _order(batched_gather(graphs.ids, by_score)))
+    ids = batched_gather(graphs.ids, order)
+    slot = ops.minimum(ids, graphs.num_graphs - 1)
+    counts = ops.cast(graphs.counts, "int32")
+    first = ops.cumsum(counts, axis=1) - counts
+    number = ops.arange(ops.shape(order)[1], dtype="int32")
+    rank = number - batched_gather(ops.cast(first, "int32"), slot)
+    count = ops.ceil(ops.cast(counts, "float32") * (ratio * _ROUNDED))
+    stays = ops.logical_and(
+        rank < batched_gather(ops.cast(count, "int32"), slot), ids < graphs.num_graphs
+    )
+    return batched_gather(stays, _order(order))
+
+
+def _order(keys):
+    return ops.cast(ops.argsort(keys, axis=1), "int32")
