@@ -44,9 +44,8 @@ _NOTHING = object()
 # Libraries whose collections Keras takes as batches, beside torch's DataLoader.
 _OF_BATCHES = ("grain", "keras", "keras_bandgnn", "tensorflow")
 _SYMBOLIC = (
-    "Take the shapes of a batch: x, *_ = task.loader(graphs)[0]; inputs = "
-    "keras.tree.map_structure(lambda a: keras.Input(batch_shape=a.shape, "
-    "dtype=str(a.dtype)), x); outputs = task(inputs)."
+    "Take the inputs of a loader: inputs = task.loader(graphs).inputs(); outputs = "
+    "task(inputs)."
 )
 
 

@@ -214,7 +214,7 @@ def test_iterators_of_other_items_are_refused(method):
     labels = np.zeros(4)
     pairs = "x = [x for x, y in pairs]"
     lists = "Pass all graphs in one list"
-    shapes = "keras.Input(batch_shape"
+    shapes = "inputs = task.loader(graphs).inputs()"
     values = {
         "pairs": (zip(graphs, labels, strict=True), pairs),
         "pairs of text": (zip(["C", "CC"], labels, strict=False), pairs),

@@ -1,10 +1,12 @@
-"""A loader's batches as data sets of TensorFlow, torch and Grain."""
+"""A loader's batches as data sets of TensorFlow, torch and Grain, and as inputs."""
 
 import os
+import re
 from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.default_backend import backend_required
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.primitives.base import is_step_resource
 
@@ -68,8 +70,13 @@ def to_torch(loader, epochs: int):
     return TensorBatches(loader, epochs)
 
 
-def signature(loader) -> tuple:
+def signature(loader, any_budget: bool = False) -> tuple:
     """Return the shapes and dtypes of batches, None where a size varies.
+
+    Args:
+        loader: The `Loader`.
+        any_budget: Whether sizes that depend on the budget vary, although those of this
+            loader may not.
 
     Returns:
         A batch with `(shape, dtype)` in place of each array.
@@ -77,7 +84,7 @@ def signature(loader) -> tuple:
     first = loader.composition(loader.epoch)[0]
     members, budget = first.members, first.budget
     larger = loader.budgets[-1]
-    if loader.composer.fixed_shapes:
+    if loader.composer.fixed_shapes and not any_budget:
         budget = loader.budgets[0]
         if loader.shares_states:
             larger = {
@@ -87,6 +94,9 @@ def signature(loader) -> tuple:
         fixed = loader.composer.fixed_sizes
         # Far larger, so that sizes derived by a division differ, too.
         larger = {k: v if k in fixed else 2 * v + 4096 for k, v in budget.items()}
+        if any_budget:
+            # Features of graphs may be large, such as images.
+            larger |= {name: 2 * budget[name] for name in fixed if name in budget}
     one, two = (
         loader.build_as([members[:0]] * loader.replicas, b) for b in (budget, larger)
     )
@@ -135,3 +145,22 @@ def to_tf_data(loader, new_orders: bool = False):
     )
     data = data.apply(tf.data.experimental.assert_cardinality(len(loader)))
     return data.prefetch(tf.data.AUTOTUNE)
+
+
+def inputs(loader) -> dict:
+    """See `Loader.inputs`."""
+    with backend_required():
+        import keras
+    names: list[str] = []
+
+    def make(tree: Any, path: str = ""):
+        if isinstance(tree, dict):
+            return {name: make(tree[name], f"{path}_{name}") for name in tree}
+        shape, dtype = tree
+        name = base = re.sub(r"[^A-Za-z0-9_]", "_", path.removeprefix("_"))
+        while name in names:
+            name = f"{base}_{len(names)}"
+        names.append(name)
+        return keras.Input(batch_shape=(None, *shape[1:]), dtype=str(dtype), name=name)
+
+    return make(signature(loader, any_budget=True)[0])

@@ -480,6 +480,34 @@ class Loader(keras_bases.PyDataset):
         """Batches of a whole epoch."""
         return self.composer.length
 
+    def inputs(self) -> Batch:
+        """Return inputs of a functional Keras model that takes the batches.
+
+        Sizes that depend on the budget are None, so the model also takes the batches of
+        other loaders with the same features and the same plan. Layers, backbones and
+        tasks are called on them as on a batch.
+
+        Returns:
+            A dict like `x` of the batches, with results of `keras.Input`, which are
+            named after their place, such as "node_mask".
+
+        Example:
+        >>> import keras
+        >>> from keras_bandgnn import Graph, models
+        >>> from keras_bandgnn.preprocessing import GraphLoader
+        >>> loader = GraphLoader([Graph(2, [0], [1], node={"kind": [0, 1]})] * 3)
+        >>> inputs = loader.inputs()
+        >>> states = models.GCNBackbone({"kind": 2}, 8)(inputs)
+        >>> states.shape
+        (None, None, 8)
+        >>> model = keras.Model(inputs, keras.layers.Dense(1)(states))
+        >>> model.predict(loader, verbose=0).shape[-1]
+        1
+        """
+        from keras_bandgnn.preprocessing.loading import exports
+
+        return exports.inputs(self)
+
     def to_tf_data(self) -> tf.data.Dataset:
         """Return a `tf.data.Dataset` of the batches of an epoch.
 

@@ -3,6 +3,7 @@
 import json
 import pickle
 
+import keras
 import numpy as np
 import pytest
 
@@ -93,6 +94,29 @@ def test_batches_depend_on_seed_epoch_and_step_alone(kind):
     assert equal(epoch_of(copy), epochs[0]) and equal(epoch_of(copy), epochs[1])
     assert copy.has_labels and repr(copy) == repr(again)
     assert copy.usage().keys() == loader.usage().keys() and copy.summary()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_are_those_of_the_batches(kind):
+    loader = KINDS[kind](3)
+    inputs, (x, *_) = loader.inputs(), loader[0]
+    keras.tree.assert_same_structure(inputs, x)
+    leaves = keras.tree.flatten(inputs)
+    assert len({leaf.name for leaf in leaves}) == len(leaves)
+    for symbol, array in zip(leaves, keras.tree.flatten(x), strict=True):
+        assert symbol.dtype == str(array.dtype) and symbol.shape[0] is None
+        assert len(symbol.shape) == array.ndim
+        sizes = zip(symbol.shape, array.shape, strict=True)
+        assert all(a in (None, b) for a, b in sizes), symbol
+
+
+def test_inputs_have_names_that_keras_takes():
+    node = {"a.b": np.zeros((3, 2), "float32"), "a b": [0, 1, 2], "a_b": [1, 1, 1]}
+    loader = preprocessing.GraphLoader([kb.Graph(3, [0], [1], node=node)] * 3)
+    names = {name: symbol.name for name, symbol in loader.inputs()["node"].items()}
+    assert names["a.b"] == "node_a_b" and names["mask"] == "node_mask"
+    assert len(set(names.values())) == len(names)
+    assert loader.inputs()["node"]["a.b"].shape == (None, None, 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
