@@ -1,7 +1,7 @@
 """Joins a graph branch with a branch of numbers, or of a picture, for each graph.
 
 The label of a graph depends on its shape and on two numbers (or on a picture of 12 x
-12 pixels) that come with it, so neither is enough on its own. The inputs of a functional
+12 pixels) that come with it, so neither is enough on its own. Inputs of a functional
 Keras model are those of the batches: a backbone and a readout see the graphs, layers of
 Keras the numbers, and a `Dense` layer joins them.
 
