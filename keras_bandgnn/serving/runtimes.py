@@ -194,6 +194,8 @@ def _saved_model(path: str, tf):
 def _onnx(path: str, onnxruntime):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # Threads that wait must not spin: the next batch is packed on the same cores.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]
     )

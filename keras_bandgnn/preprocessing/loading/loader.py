@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch.utils.data
 
-    from keras_bandgnn.aliases import Config, Values
+    from keras_bandgnn.aliases import Batch, Config, Values
 
 _STATE = {"batch", "epoch", "fingerprint"}
 

@@ -1,0 +1,251 @@
+"""Serves an exported model over HTTP: SMILES in, numbers out.
+
+    pip install -r requirements.txt
+    python service.py model --port 8000
+    curl localhost:8000/predict -H "content-type: application/json" \
+        -d '{"smiles": ["CCO", "c1ccccc1O"]}'
+
+`model` is a folder that export.py wrote. The process needs no backend of Keras and
+imports none where none is installed. Requests that arrive while a batch is computed
+share the next one. `/health` says what is served, `/metrics` is for Prometheus.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, StringConstraints
+from pydantic import Field as Limits
+
+from keras_bandgnn.serving import ExportedModel
+
+# Per request, and in all requests that wait: what is above is refused.
+MAX_MOLECULES, MAX_CHARACTERS, MAX_WAITING = 256, 1000, 4096
+SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
+
+
+class Molecules(BaseModel):
+    """The body of a request."""
+
+    smiles: Annotated[
+        list[Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)]],
+        Limits(min_length=1, max_length=MAX_MOLECULES),
+    ]
+
+
+class Predictions(BaseModel):
+    """The body of an answer: one row per molecule, in the order of the request."""
+
+    predictions: list[list[float]]
+
+
+class Predictor:
+    """A model that was exported for batches of several sizes.
+
+    Args:
+        folder: The folder of export.py, with a subfolder for each size.
+    """
+
+    def __init__(self, folder: Path):
+        paths = sorted(file.parent for file in folder.glob("*/packing.json"))
+        if not paths:
+            raise SystemExit(f"{folder}: no folder of export.py, with */packing.json")
+        models = [ExportedModel(path) for path in paths]
+        self.models = sorted(models, key=lambda model: model.packer.budget["node"])
+        encoder = self.models[0].packer.preprocessor.encoder
+        config = {**encoder.get_config(), "on_error": "skip"}
+        self.encoder = type(encoder).from_config(config)
+
+    def sizes(self) -> list[dict[str, int]]:
+        """Return the capacities of the batches."""
+        return [model.packer.budget for model in self.models]
+
+    def __call__(self, smiles: list[str]) -> list[np.ndarray | str]:
+        """Return the prediction of each molecule, or why it has none."""
+        encoded = self.encoder.encode(smiles, progress=False)
+        results: list = [encoded.errors.get(i) for i in range(len(smiles))]
+        if encoded.graphs is None:
+            return results
+        try:
+            rows = self._run(encoded.graphs)
+        except ValueError:  # A molecule does not fit: it must not spoil the others.
+            rows = [
+                self._run_one(encoded.graphs.take([i]))
+                for i in range(len(encoded.graphs))
+            ]
+        for position, row in zip(encoded.positions, rows, strict=True):
+            results[position] = row
+        return results
+
+    def _run(self, graphs) -> list[np.ndarray]:
+        # The smallest size that takes all at once, else several batches of the largest.
+        for model in self.models:
+            budget = model.packer.budget
+            nodes, edges = int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1])
+            # One node and one graph are padding.
+            fits = nodes < budget["node"] and edges <= budget["edge"]
+            if fits and len(graphs) < budget["graph"]:
+                break
+        return model.predict(graphs)
+
+    def _run_one(self, graph) -> np.ndarray | str:
+        try:
+            return self._run(graph)[0]
+        except ValueError as error:
+            return str(error)
+
+
+class Metrics:
+    """What `/metrics` reports."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        of = {"registry": self.registry}
+        self.requests = Counter("requests", "Requests by status", ["status"], **of)
+        self.seconds = Histogram(
+            "request_seconds", "Time to answer a request", buckets=SECONDS, **of
+        )
+        self.molecules = Counter("molecules", "Molecules predicted", **of)
+        self.batches = Counter("batches", "Batches that requests shared", **of)
+        self.waiting = Gauge("waiting_molecules", "Molecules that wait", **of)
+
+    def text(self) -> bytes:
+        """Return the metrics in the format of Prometheus."""
+        return generate_latest(self.registry)
+
+
+class SharedBatches:
+    """Lets concurrent requests share batches.
+
+    One thread predicts. Requests that arrive meanwhile wait, and share the next call:
+    under load batches fill by themselves, and a single request waits for nobody.
+
+    Args:
+        predict: From SMILES to predictions or errors.
+        metrics: The metrics.
+        largest: Molecules in a batch, unless one request has more.
+    """
+
+    def __init__(self, predict, metrics: Metrics, largest: int):
+        self.predict, self.metrics, self.largest = predict, metrics, largest
+        self.queue: asyncio.Queue = asyncio.Queue()
+        self.waiting = 0
+
+    async def submit(self, smiles: list[str]) -> list[np.ndarray | str]:
+        """Return the results of a request."""
+        future = asyncio.get_running_loop().create_future()
+        self._count(len(smiles))
+        self.queue.put_nowait((smiles, future))
+        return await future
+
+    def _count(self, molecules: int) -> None:
+        self.waiting += molecules
+        self.metrics.waiting.set(self.waiting)
+
+    async def run(self) -> None:
+        """Predict until cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as thread:
+            while True:
+                requests = [await self.queue.get()]
+                count = len(requests[0][0])
+                while not self.queue.empty() and count < self.largest:
+                    requests.append(self.queue.get_nowait())
+                    count += len(requests[-1][0])
+                self._count(-count)
+                smiles = [text for request, _ in requests for text in request]
+                try:
+                    results = await loop.run_in_executor(thread, self.predict, smiles)
+                except Exception as error:  # The service goes on: requests fail.
+                    for _, future in requests:
+                        if not future.done():
+                            future.set_exception(error)
+                    continue
+                self.metrics.batches.inc()
+                for request, future in requests:
+                    answer, results = results[: len(request)], results[len(request) :]
+                    if not future.done():  # The client may have gone.
+                        future.set_result(answer)
+
+
+def make_app(predict: Predictor) -> FastAPI:
+    """Return the service of a model."""
+    metrics = Metrics()
+    largest = max(size["graph"] for size in predict.sizes()) - 1
+    batches = SharedBatches(predict, metrics, largest)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI):
+        predict(["C"])  # The first call is the slowest.
+        task = asyncio.create_task(batches.run())
+        yield
+        task.cancel()
+
+    app = FastAPI(title="Predictions of molecules", lifespan=lifespan)
+
+    @app.middleware("http")
+    async def measure(request: Request, call_next):
+        start = time.perf_counter()
+        status = 500
+        try:
+            response = await call_next(request)
+            status = response.status_code
+            return response
+        finally:
+            if request.url.path == "/predict":
+                metrics.requests.labels(status).inc()
+                metrics.seconds.observe(time.perf_counter() - start)
+
+    @app.post("/predict", response_model=Predictions)
+    async def answer(molecules: Molecules):
+        if batches.waiting + len(molecules.smiles) > MAX_WAITING:
+            reason = f"{batches.waiting} molecules are waiting; try again later"
+            return JSONResponse({"detail": reason}, 503, {"Retry-After": "1"})
+        results = await batches.submit(molecules.smiles)
+        errors = [
+            {"loc": ["body", "smiles", i], "msg": result, "type": "value_error"}
+            for i, result in enumerate(results)
+            if isinstance(result, str)
+        ]
+        if errors:
+            return JSONResponse({"detail": errors}, 422)
+        metrics.molecules.inc(len(results))
+        rows = [np.atleast_1d(row).tolist() for row in results]
+        return JSONResponse({"predictions": rows})
+
+    @app.get("/health")
+    async def health():
+        return {"status": "ok", "batches": predict.sizes()}
+
+    @app.get("/metrics")
+    async def report():
+        return PlainTextResponse(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", type=Path, help="a folder that export.py wrote")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    options = parser.parse_args()
+    # Answers name the molecules that are left out; the log need not.
+    logging.getLogger("keras_bandgnn").setLevel(logging.ERROR)
+    app = make_app(Predictor(options.model))
+    uvicorn.run(app, host=options.host, port=options.port, access_log=False)
+
+
+if __name__ == "__main__":
+    main()
