@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: tutorials, the menu of classes, links to guides, formulas.
+"""Hooks of mkdocs: tutorials, the menu of classes, links, formulas, the changelog.
 
 The tutorials are Markdown with Python, as every page. Building the site runs each in a
 kernel of its own, from top to bottom, and shows what its cells print and draw. The same
@@ -6,6 +6,8 @@ cells, without outputs, become a notebook to download. An error in a cell ends t
 build. Where no backend is installed, or with TUTORIALS=0, the pages show the code only.
 While you write pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only
 if it changes.
+
+The pages that mike publishes have a menu of versions.
 
 Formulas, `$...$` or `$$...$$`, become MathML, which browsers typeset themselves.
 """
@@ -110,6 +112,8 @@ def on_config(config):
     else:
         _log.info("No backend is installed: the tutorials are shown without outputs")
     config.extra["executed"] = bool(installed)
+    if "MIKE_DOCS_VERSION" in os.environ:
+        config.extra["version"] = {"provider": "mike"}
 
 
 def on_files(files, config):
@@ -145,6 +149,13 @@ def pictures(files) -> str:
                 shown += f"<figure markdown>\n[{image}]({file.src_uri})\n"
                 shown += f"<figcaption>{title}</figcaption>\n</figure>\n\n"
     return shown
+
+
+def changelog(folder: Path) -> str:
+    """Return CHANGELOG.md with links as of a page in docs/."""
+    text = (folder / "CHANGELOG.md").read_text("utf-8")
+    text = re.sub(r"^<!-- --8<-- .*\n", "", text, flags=re.M)
+    return text.replace("](docs/", "](")
 
 
 # Pages that name classes in passing.
@@ -189,7 +200,9 @@ def guides(name: str, files) -> str:
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Insert links, the outputs of a tutorial, and the link to its notebook."""
+    """Insert links, the changelog, outputs of a tutorial, and its notebook's link."""
+    if page.file.src_uri == "changelog.md":
+        return changelog(Path(config.config_file_path).parent)
     if match := CLASS.fullmatch(page.file.src_uri):
         head, mark, reference = markdown.partition("\n::: ")
         return head + guides(match[2], files) + mark + reference
