@@ -4,8 +4,9 @@ The tutorials are Markdown with Python, as every page. Building the site runs ea
 kernel of its own, from top to bottom, and shows what its cells print and draw. The same
 cells, without outputs, become a notebook to download. An error in a cell ends the
 build. Where no backend is installed, or with TUTORIALS=0, the pages show the code only.
-While you write pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only
-if it changes.
+With a repository on GitHub pages get a badge that opens the notebook in Colab, from the
+branch of the site, `NOTEBOOKS_BRANCH` or gh-pages. While you write pages,
+`TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if it changes.
 
 The pages that mike publishes have a menu of versions.
 
@@ -28,6 +29,11 @@ from nbclient import NotebookClient
 from nbformat import reads, v4, writes
 
 FOLDER = "tutorials/"
+# The second cell of a notebook. Colab has the backends.
+_INSTALL = (
+    "import sys\n\nif 'google.colab' in sys.modules:\n"
+    "    %pip install -q 'keras-bandgnn[chem,plot,tuner]'"
+)
 _log = logging.getLogger("mkdocs.hooks.tutorials")
 
 
@@ -125,6 +131,7 @@ def on_files(files, config):
         )
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         notebook = v4.new_notebook(cells=cells_of(text))
+        notebook.cells.insert(1, v4.new_code_cell(_INSTALL))
         notebook.metadata["kernelspec"] = kernel
         for number, cell in enumerate(notebook.cells):
             cell.id = f"cell-{number}"  # the same in every build
@@ -206,6 +213,10 @@ def on_page_markdown(markdown, page, config, files):
     if match := CLASS.fullmatch(page.file.src_uri):
         head, mark, reference = markdown.partition("\n::: ")
         return head + guides(match[2], files) + mark + reference
+    if page.file.src_uri == "index.md":
+        source = Path(config.docs_dir).parent / "keras_bandgnn" / "version.py"
+        version = re.search(r'version__ = "(.*?)"', source.read_text())[1]
+        markdown = markdown.replace("<!-- version -->", f"Version {version}.")
     if not page.file.src_uri.startswith(("api", "public-names")):
         markdown = with_links(markdown, page.file.src_uri, files)
     if page.file.src_uri == "gallery.md" and config.extra["executed"]:
@@ -223,6 +234,13 @@ def on_page_markdown(markdown, page, config, files):
             shown.append(code + (outputs_of(cell, name) if run else ""))
     title, _, rest = "\n".join(shown).partition("\n")
     link = f"[Download as a notebook]({name}.ipynb){{ .notebook download }}"
+    github = r"https://github\.com/([^/]+/[^/]+?)/?"
+    repository = re.fullmatch(github, config.repo_url or "")
+    if repository:
+        branch = os.environ.get("NOTEBOOKS_BRANCH", "gh-pages")
+        place = f"{repository[1]}/blob/{branch}/{FOLDER}{name}.ipynb"
+        badge = "![Open in Colab](../figures/colab-badge.svg)"
+        link += f" [{badge}](https://colab.research.google.com/github/{place})"
     return f"{title}\n\n{link}\n{rest}"
 
 

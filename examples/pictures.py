@@ -1,8 +1,9 @@
-"""Creates figures of "How it works", "Heterogeneous graphs" and "Graphs in time".
+"""Creates figures of the first page, "How it works" and pages of kinds of graphs.
 
-Draws a program graph before and after reordering, graphs packed into a supergraph, and
-the edges processed by each part of a plan. The graphs are built from Python's standard
-library. Then the schemas of two graphs with node sets, and a pair in a graph in time.
+Draws the steps from graphs to batches, then a program graph in three orders, graphs
+packed into a supergraph, and the edges processed by each part of a plan. The graphs are
+built from Python's standard library. Then the schemas of two graphs with node sets, and
+a pair in a graph in time.
 
     python examples/pictures.py --out docs/figures
     python examples/pictures.py --short
@@ -132,6 +133,65 @@ def blocks(x: dict, block_size: int, path: Path) -> None:
     save(figure, path)
 
 
+def first_steps(graphs: list[kb.Graph], block_size: int, folder: Path) -> None:
+    """The figures of the first page: reorder, pack, batch."""
+    graph = max(graphs, key=lambda graph: graph.num_nodes)
+    figure = Figure(figsize=(3.4, 4.6), layout="constrained")
+    layer = preprocessing.RCMKCompile(block_size)
+    panels = zip(figure.subplots(2, 1), ("before", "after"), strict=True)
+    for axes, title in panels:
+        shown = graph if title == "before" else layer(graph)
+        dots(axes, shown.senders, shown.receivers, shown.num_nodes, "C0")
+        axes.set_title(f"{title}: bandwidth {shown.bandwidth} nodes", fontsize="medium")
+    figure.legend(["an edge"], loc="outside lower center", markerscale=4, frameon=False)
+    save(figure, folder / "first_reorder.png")
+
+    budget = {"node": 2 * graph.num_nodes, "graph": 16}
+    batcher = preprocessing.DynamicBatcher(budget=budget)
+    loader = preprocessing.GraphLoader(
+        [layer(graph) for graph in graphs], batcher, plans.Plan(), shuffle=False
+    )
+    batches = [loader[i][0] for i in range(2)]
+    figure = Figure(figsize=(3.4, 4.6), layout="constrained")
+    panels = figure.subplots(2, 1)
+    for number, (axes, x) in enumerate(zip(panels, batches, strict=True)):
+        total = x["node"]["mask"].shape[1]
+        real = x["edge"]["mask"][0]
+        sender, receiver = (x["edge"][end][0][real] for end in ("sender", "receiver"))
+        owner = x["node"]["graph_id"][0][receiver]
+        for graph_id in np.unique(owner):
+            inside = owner == graph_id
+            color = f"C{graph_id % 10}"
+            dots(axes, sender[inside], receiver[inside], total, color)
+        axes.set_title(f"supergraph {number + 1}: {total} nodes", fontsize="medium")
+    figure.legend(
+        ["an edge, in the colour of its graph"],
+        loc="outside lower center",
+        markerscale=4,
+        frameon=False,
+    )
+    save(figure, folder / "first_pack.png")
+
+    figure = Figure(figsize=(3.4, 4.6), layout="constrained")
+    axes = figure.add_subplot()
+    rows = []
+    for number, x in enumerate(batches):
+        for name in ("node", "edge", "graph"):
+            mask = x[name]["mask"][0]
+            rows.append((f"batch {number + 1}\n{name}s", mask.sum(), mask.size))
+    for place, (_, filled, size) in enumerate(rows):
+        axes.barh(place, 1, color="#cfd8dc", label="padding" if not place else None)
+        label = "of graphs" if not place else None
+        axes.barh(place, filled / size, color="C0", label=label)
+        axes.text(1.02, place, f"[1, {size}]", va="center", fontsize=9)
+    axes.set(yticks=range(len(rows)), yticklabels=[row[0] for row in rows])
+    axes.set(xlim=(0, 1.45), xlabel="entries in use, and the shape")
+    axes.set_xticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
+    axes.invert_yaxis()
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+    save(figure, folder / "first_batch.png")
+
+
 def schemas(folder: Path) -> None:
     """The node sets and edge sets of the graphs of the pages."""
     nodes = {
@@ -194,6 +254,14 @@ def main() -> None:
     context = "function" if options.short else "file"
     large = program("json/decoder.py", context)
     reordering(large, 128, options.out / "reordering.png")
+
+    many = ("abc", "bisect", "calendar", "glob", "reprlib", "sched", "stat", "textwrap")
+    several = [
+        program(f"{name}.py", "function", number)
+        for name in many
+        for number in (range(0, 2) if options.short else range(0, 30, 3))
+    ]
+    first_steps([graph for graph in several if graph.num_nodes < 400], 64, options.out)
 
     names = ("abc.py", "textwrap.py", "glob.py", "bisect.py", "reprlib.py", "stat.py")
     small = [program(name, "function") for name in names]
