@@ -451,7 +451,7 @@ def print_forecasts(cells: list[dict], steps: list[int]) -> None:
     rows, loss, errors = [], {"forecast": [], "dynamic": []}, []
     for cell, n in itertools.product(cells, map(str, steps)):
         total = {k: v["total_ms"][n] for k, v in cell["algorithms"].items()}
-        best, chosen = min(total, key=total.get), cell["chosen"][n]
+        best, chosen = min(total, key=total.__getitem__), cell["chosen"][n]
         loss["forecast"].append(total[chosen] / total[best])
         loss["dynamic"].append(total["dynamic"] / total[best])
         rows.append(

@@ -32,6 +32,7 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -40,7 +41,7 @@ from keras_bandgnn import models, preprocessing, training
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.programs import bug_samples, corpus_packages, read_corpus
 
-LIMITS = {"max_nodes": 1200, "max_rewrites": 500}
+LIMITS: dict[str, Any] = {"max_nodes": 1200, "max_rewrites": 500}
 
 
 def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
@@ -65,13 +66,14 @@ def chunk_graphs(
     The bugs are hard for the model that was last saved in `work`, if there is one.
     """
     encode = preprocessing.FunctionEncoder.from_config(encoder)
-    options = {"epoch": epoch, **LIMITS}
+    judge = None
     saved = last_saved(work) if work else None
     if saved:
         task = keras.saving.load_model(saved, compile=False)
-        options["judge"] = functools.partial(task.rewrite_probabilities, verbose=0)
+        judge = functools.partial(task.rewrite_probabilities, verbose=0)
     functions = read_corpus(corpus, "train", names)
-    graphs = [encode(f) for f in bug_samples(functions, **options)]
+    samples = bug_samples(functions, epoch=epoch, judge=judge, **LIMITS)
+    graphs = [encode(f) for f in samples]
     return FlatGraphs.from_graphs(graphs)
 
 

@@ -18,6 +18,7 @@ KERAS_BACKEND=jax, torch or tensorflow.
 
 import argparse
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -130,7 +131,7 @@ def cut(
     of_ring = np.flatnonzero(ring[::2])
     gone[of_ring] = False
     if not whole:
-        count = int(rng.choice([1, rng.integers(1, 7)]))
+        count = int(rng.choice([1, int(rng.integers(1, 7))]))
         gone[rng.choice(of_ring, count, replace=False)] = True
     keep = np.repeat(~gone, 2)
     graph = graph.replace(
@@ -226,7 +227,11 @@ def study(options: argparse.Namespace, network: str, seed: int) -> dict:
     task.fit(trained, epochs=options.epochs, verbose=0)
     accuracy = task.evaluate(trained, verbose=0, return_dict=True)["accuracy"]
     print(f"{network}, seed {seed}: accuracy {accuracy:.3f}, {len(graphs)} to explain")
-    methods = [explain.saliency, explain.integrated_gradients, explain.gnn_explainer]
+    methods: list[Callable] = [
+        explain.saliency,
+        explain.integrated_gradients,
+        explain.gnn_explainer,
+    ]
     if network == "GAT":
         methods.append(explain.attention)
     out = {}

@@ -43,7 +43,8 @@ def messages(rng: np.random.Generator, people: int, count: int) -> kb.Graph:
     when = 1_700_000_000 + np.cumsum(rng.integers(0, 600, count))  # int64, seconds
     return kb.Graph(
         people,
-        *np.array(ends).T,
+        [sender for sender, _ in ends],
+        [receiver for _, receiver in ends],
         node={"id": np.arange(people)},
         edge={"time": when},
     )

@@ -30,7 +30,7 @@ def tables(rng: np.random.Generator, customers: int) -> tuple[dict, np.ndarray]:
         rng.integers(0, products, bought),
     )
     mean = np.bincount(buyer, quality[product], minlength=customers)
-    mean /= np.maximum(np.bincount(buyer, minlength=customers), 1)
+    mean = mean / np.maximum(np.bincount(buyer, minlength=customers), 1)
     data = kb.data.link_tables(
         {
             "customer": {

@@ -91,8 +91,10 @@ def read(options) -> tuple:
 # === Runs ===
 
 
-def preprocessor(mode: str, batch_size: int, options, stored) -> tuple:
-    """What prepares the training graphs, and the plan of validation."""
+def preprocessor(
+    mode: str, batch_size: int, options, stored
+) -> preprocessing.GraphPreprocessor:
+    """What prepares the training graphs."""
     band = Banded(options.block_size)
     plan = {
         "lossy": Plan(band, rest="drop"),
@@ -101,9 +103,10 @@ def preprocessor(mode: str, batch_size: int, options, stored) -> tuple:
     if stored:
         layers = stored
     else:
-        layers = [preprocessing.RCMKCompile(options.block_size)]
+        layers = []
         if mode == "reachable":
-            layers.insert(0, preprocessing.ReachabilityFilter(options.steps))
+            layers.append(preprocessing.ReachabilityFilter(options.steps))
+        layers.append(preprocessing.RCMKCompile(options.block_size))
     batcher = preprocessing.DynamicBatcher(batch_size)
     return preprocessing.GraphPreprocessor(layers, batcher, plan)
 

@@ -88,12 +88,12 @@ def main() -> None:
     if options.short:
         options.nodes, options.epochs, options.batch_size = 2000, 2, 64
     keras.utils.set_random_seed(0)
-    graph = None
-    if options.store is None or not os.path.exists(options.store):
+    if options.store is None:
         graph = block_model(options.nodes, options.features)
-    if options.store is not None:
-        if graph is not None:
-            kb.data.write_store(options.store, [graph[0]])
+    else:
+        if not os.path.exists(options.store):
+            made = block_model(options.nodes, options.features)
+            kb.data.write_store(options.store, [made[0]])
         graph = kb.data.open_store(options.store)
     nodes = int(graph[0].num_nodes)
     samplers = {

@@ -27,7 +27,7 @@ def block_model(rng: np.random.Generator, count: int, groups: int = 4) -> kb.Gra
     ends = np.argwhere(np.triu(rng.uniform(size=(count, count)) < share, 1))
     ends = np.concatenate([ends, ends[:, ::-1]])
     feature = np.eye(groups)[group] + rng.normal(0, 1, (count, groups))
-    return kb.Graph(count, *ends.T, node={"h": feature})
+    return kb.Graph(count, ends[:, 0], ends[:, 1], node={"h": feature})
 
 
 def planetoid(file) -> kb.Graph:
@@ -35,7 +35,8 @@ def planetoid(file) -> kb.Graph:
     rows, columns = file["x_shape"]
     words = np.zeros((rows, columns), np.float32)
     words[np.repeat(np.arange(rows), np.diff(file["x_indptr"])), file["x_indices"]] = 1
-    return kb.Graph(int(rows), *file["edge_index"], node={"h": words})
+    senders, receivers = file["edge_index"]
+    return kb.Graph(int(rows), senders, receivers, node={"h": words})
 
 
 def predict_links(graph: kb.Graph, options) -> None:
@@ -60,7 +61,7 @@ def predict_links(graph: kb.Graph, options) -> None:
     )
 
 
-def ring(rng: np.random.Generator, count: int) -> tuple:
+def ring(rng: np.random.Generator, count: int) -> tuple[int, int, list]:
     """Triples that follow from each other: the next node, the one before, and both."""
     node = np.arange(count)
     parts = [(node, (node + step) % count) for step in (1, -1, 2)]
@@ -72,7 +73,7 @@ def ring(rng: np.random.Generator, count: int) -> tuple:
     return count, 3, [pairs.take(slice(cut, None)), pairs.take(slice(cut))]
 
 
-def triples(file) -> tuple:
+def triples(file) -> tuple[int, int, list]:
     """Nodes, relations, and the triples to train on, to test on and to validate on."""
     parts = [file[name].astype(np.int64) for name in ("train", "test", "valid")]
     pairs = [data.NodePairs(t[:, 0], t[:, 2], t[:, 1]) for t in parts]

@@ -50,9 +50,11 @@ def ring(count: int, seed: int = 0, rewired: float = 0.1) -> kb.Graph:
         noise = rng.normal(scale=2.0, size=(len(node), FEATURES))
         feature[node] = center[label[node]] + noise
     # Each link leads both ways.
+    senders, receivers = np.concatenate([ends, ends[::-1]], axis=1)
     return kb.Graph(
         count,
-        *np.concatenate([ends, ends[::-1]], axis=1),
+        senders,
+        receivers,
         node={"feature": feature},
         label=label,
         label_level="node",
@@ -88,7 +90,8 @@ def memory() -> tuple[float, float]:
     try:
         with open("/proc/self/status") as file:
             fields = dict(line.split(":", 1) for line in file)
-        return tuple(int(fields[k].split()[0]) * 1024e-9 for k in ("VmRSS", "VmHWM"))
+        now, most = (int(fields[k].split()[0]) for k in ("VmRSS", "VmHWM"))
+        return now * 1024e-9, most * 1024e-9
     except OSError:
         import resource
 

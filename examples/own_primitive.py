@@ -41,7 +41,8 @@ rng, graphs = np.random.default_rng(0), []
 for size in rng.integers(4, 20, 60 if "--short" in sys.argv else 2000):
     ends = np.concatenate([rng.integers(0, size, (2, 2 * size)), [range(size)] * 2], 1)
     kinds = rng.integers(0, 3, size)
-    graphs.append(kb.Graph(size, *ends, node={"kind": kinds}, label=kinds[0] % 2))
+    graph = kb.Graph(size, ends[0], ends[1], node={"kind": kinds}, label=kinds[0] % 2)
+    graphs.append(graph)
 
 preprocessor = kb.preprocessing.GraphPreprocessor(plan=Plan(SelfLoops()))
 backbone = kb.models.GGNNBackbone({"kind": 3}, 16, num_steps=2)

@@ -113,8 +113,16 @@ def blocks(x: dict, block_size: int, path: Path) -> None:
         for i, j, name in ((k, k, "C"), (k, k + 1, "U"), (k + 1, k, "L")):
             corner = (j * block_size - 0.5, i * block_size - 0.5)
             color = PALE if name == "C" else "#fff3e0"
-            shape = {"facecolor": color, "edgecolor": "0.7", "linewidth": 0.6}
-            axes.add_patch(Rectangle(corner, block_size, block_size, **shape))
+            axes.add_patch(
+                Rectangle(
+                    corner,
+                    block_size,
+                    block_size,
+                    facecolor=color,
+                    edgecolor="0.7",
+                    linewidth=0.6,
+                )
+            )
             at = (corner[0] + 0.06 * block_size, corner[1] + 0.4 * block_size)
             if k % 5 == 0 and max(i, j) * block_size < total:
                 paper = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.4}

@@ -54,7 +54,7 @@ def make_graph(rng: np.random.Generator, low: int, high: int) -> kb.Graph:
     )
 
 
-def coverage(loader: preprocessing.GraphLoader) -> float:
+def coverage(loader: preprocessing.Loader) -> float:
     """Share of the edges that the plan carries."""
     edges = carried = 0
     for index in range(len(loader)):

@@ -67,8 +67,8 @@ def main() -> None:
         ],
         preprocessing.DynamicBatcher(budget={"node": 4096}),
     )
-    train, test = preprocessor.transform(train), preprocessor.transform(test)
-    print(f"{len(train)} usages to train on, {len(test)} held out")
+    train_set, test_set = map(preprocessor.transform, (train, test))
+    print(f"{len(train_set)} usages to train on, {len(test_set)} held out")
 
     backbone = models.GGNNBackbone(
         {"type": {"ids": 512}, "subtoken": {"ids": 16384}},
@@ -79,16 +79,18 @@ def main() -> None:
     )
     task = models.NodeSelector(backbone, preprocessor, readout="slot")
     # The graphs are compiled already and only need batching.
-    loader = preprocessing.GraphLoader(train, preprocessor.batcher, num_edge_types=22)
+    loader = preprocessing.GraphLoader(
+        train_set, preprocessor.batcher, num_edge_types=22
+    )
     rate, steps = 3e-3, options.epochs * len(loader)
     task.compile(training.make_optimizer("adam", rate, decay_steps=steps))
     task.fit(loader, epochs=options.epochs, verbose=2)
 
     held_out = preprocessing.GraphLoader(
-        test, preprocessor.batcher, shuffle=False, num_edge_types=22
+        test_set, preprocessor.batcher, shuffle=False, num_edge_types=22
     )
     logits = task.predict(held_out)
-    graphs = list(test)
+    graphs = list(test_set)
     scores = trivial_scores(graphs)
     scores["model"] = np.array(
         [

@@ -59,7 +59,8 @@ def split_of(options) -> tuple:
         tested = np.arange(sum(sizes)) >= sum(sizes[:-1])
         pairs = np.concatenate(parts, axis=1)
         masks = {"train_mask": ~tested, "test_mask": tested}
-        graph = of_tables(pairs, *(pairs.max(axis=1) + 1), masks, VISITS)
+        users, items = pairs.max(axis=1) + 1
+        graph = of_tables(pairs, users, items, masks, VISITS)
     elif path.is_dir():
         (graph,) = data.load("gowalla", path=path)
     else:

@@ -105,7 +105,7 @@ def backbone_of(name: str, mode: str, features: int, options):
         return models.GCNBackbone(inputs, 64, 2, dropout=0.5, last_kernel=False)
     if name == "gat":
         return models.GATBackbone(inputs, 64, 8, 2, dropout=0.6, attention_dropout=0.6)
-    kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}[name]
+    kind = models.GraphormerBackbone if name == "graphormer" else models.GTBackbone
     return kind(
         inputs,
         num_layers=options.layers,
@@ -184,7 +184,7 @@ def run_nodes(
     task.compile(optimizer)
     every = max(1, options.every * epochs // options.epochs)
     keeper = Keeper(task, loader("valid_mask"), loader("test_mask"), every)
-    callbacks = [keeper]
+    callbacks: list[keras.callbacks.Callback | ElasticTuner] = [keeper]
     if threshold == "elastic":
         callbacks.append(ElasticTuner(train.set_threshold, delta=options.delta))
     task.fit(train, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
@@ -319,15 +319,15 @@ def graphs(options, results: dict, save) -> None:
             if key in table:
                 continue
             keras.utils.set_random_seed(0)
-            kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
-            distances = {"max_distance": 5} if name == "graphormer" else {}
-            backbone = kind[name](
+            paths = name == "graphormer"
+            kind = models.GraphormerBackbone if paths else models.GTBackbone
+            backbone = kind(
                 inputs,
                 num_layers=options.layers,
                 attention=mode,
                 num_edge_types=types,
                 max_length=largest,
-                **distances,
+                max_distance=5 if paths else 1,
             )
             preprocessor = GraphPreprocessor(
                 backbone.graph_layers(), kb.preprocessing.DynamicBatcher(31)

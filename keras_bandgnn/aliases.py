@@ -37,14 +37,18 @@ BatchShape: TypeAlias = Mapping[str, Any]
 Config: TypeAlias = dict[str, Any]
 # One item of raw data, of a class of another library.
 Item: TypeAlias = Any
+# Added to the type of what is None for some data or arguments, which checkers need not
+# know: `np.ndarray | MaybeNone`.
+MaybeNone: TypeAlias = Any
+# A data frame of pandas, if it was asked for.
+Frame: TypeAlias = Any
 # Values by name.
 Values: TypeAlias = Mapping[str, Any]
 
 FilePath: TypeAlias = "str | os.PathLike[str]"
 Arrays: TypeAlias = "Mapping[str, ArrayLike]"
-Graphs: TypeAlias = (
-    "Graph | FlatGraphs | GraphStore | Loader | Iterable[Graph | ProgramGraph]"
-)
+GraphItem: TypeAlias = "Graph | ProgramGraph | Mapping"
+Graphs: TypeAlias = "Graph | FlatGraphs | GraphStore | Loader | Iterable[GraphItem]"
 # What `fit` takes: graphs, raw data of an encoder, or data of Keras.
 Data: TypeAlias = "Graphs | ArrayLike | Iterable[object]"
 Weights: TypeAlias = "ArrayLike | Sequence[ArrayLike] | None"
@@ -65,7 +69,8 @@ Callbacks: TypeAlias = (
 )
 # What callbacks get: the loss and metrics by name.
 Logs: TypeAlias = Mapping[str, Any] | None
-# What `evaluate` returns: a number, a list, or with `return_dict` a dict.
+# What Keras returns: of `evaluate` a number, a list, or with `return_dict` a dict; of
+# `predict` for its own data an array.
 Results: TypeAlias = Any
 
 

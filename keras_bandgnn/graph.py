@@ -22,7 +22,7 @@ from keras_bandgnn.checks import mapping, optional, refuse
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from keras_bandgnn.aliases import Arrays, Labels, Values
+    from keras_bandgnn.aliases import Arrays, Labels, MaybeNone, Values
 
 LABEL_LEVELS = ("graph", "node", "edge")
 """What labels may belong to."""
@@ -89,6 +89,20 @@ class Graph:
         "origin",
         "sets",
     )
+    num_nodes: int
+    senders: np.ndarray
+    receivers: np.ndarray
+    edge_type: np.ndarray
+    node: Mapping[str, np.ndarray]
+    edge: Mapping[str, np.ndarray]
+    context: Mapping[str, np.ndarray]
+    candidates: np.ndarray | MaybeNone
+    label: np.ndarray | MaybeNone
+    label_level: str
+    slot: int | None
+    info: Values
+    origin: np.ndarray | MaybeNone
+    sets: Mapping[str, Mapping[str, np.ndarray]]
 
     def __init__(
         self,

@@ -28,7 +28,10 @@ node |= {"train": train, "valid": valid, "test": test}
 both = np.concatenate([ends, ends[:, ::-1]])  # citations both ways
 
 for name, edges in {"words": both[:0], "words and citations": both}.items():
-    graph = kb.Graph(len(content), *edges.T, node=node, label=label, label_level="node")
+    senders, receivers = edges.T
+    graph = kb.Graph(
+        len(content), senders, receivers, node=node, label=label, label_level="node"
+    )
     inputs = {"word": {"features": content.shape[1]}}
     backbone = kb.models.GCNBackbone(inputs, hidden_dim=64, dropout=0.5)
     task = kb.models.NodeClassifier(backbone, len(subjects))
@@ -36,6 +39,12 @@ for name, edges in {"words": both[:0], "words and citations": both}.items():
     stop = keras.callbacks.EarlyStopping(
         "val_accuracy", patience=50, mode="max", restore_best_weights=True
     )
-    masks = {"mask": "train", "validation_mask": "valid"}
-    task.fit(graph, **masks, epochs=epochs, callbacks=[stop], verbose=0)
+    task.fit(
+        graph,
+        mask="train",
+        validation_mask="valid",
+        epochs=epochs,
+        callbacks=[stop],
+        verbose=0,
+    )
     print(name, task.evaluate(graph, mask="test", return_dict=True, verbose=0))

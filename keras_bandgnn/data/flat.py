@@ -33,7 +33,7 @@ from keras_bandgnn.graph import EDGE_SETS, LABEL_LEVELS, Graph
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from keras_bandgnn.aliases import Arrays, Labels
+    from keras_bandgnn.aliases import Arrays, Config, Labels, MaybeNone
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
@@ -77,7 +77,7 @@ def _check_edge_sets(graphs: Sequence[Graph]) -> None:
             )
 
 
-class FlatGraphs(Sequence):
+class FlatGraphs(Sequence[Graph]):
     """Many graphs as flat arrays, without an object per graph.
 
     Graph i has the rows `[ptr[i], ptr[i + 1])` of the flat arrays of each level, where
@@ -119,6 +119,21 @@ class FlatGraphs(Sequence):
     >>> len(flat), flat.node_ptr.tolist(), flat.take([1])[0].num_nodes
     (2, [0, 2, 5], 3)
     """
+
+    num_nodes: np.ndarray
+    num_edges: np.ndarray
+    senders: np.ndarray
+    receivers: np.ndarray
+    edge_type: np.ndarray
+    node: Mapping[str, np.ndarray]
+    edge: Mapping[str, np.ndarray]
+    context: Mapping[str, np.ndarray]
+    candidates: np.ndarray | MaybeNone
+    label: np.ndarray | MaybeNone
+    slot: np.ndarray
+    origin: np.ndarray | MaybeNone
+    # Of compiled graphs.
+    metadata: Config
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from keras_bandgnn.data.link_ends import LinkEnds, NodePairs, is_undirected
 from keras_bandgnn.graph import EdgeSet, Graph
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Pairs
+    from keras_bandgnn.aliases import MaybeNone, Pairs
 
 # Edge features of the parts of a split.
 MASKS = ("train_mask", "valid_mask", "test_mask")
@@ -58,7 +58,7 @@ class LinkSplit(NamedTuple):
     test_pairs: NodePairs
     known: NodePairs
     undirected: bool
-    cutoffs: tuple[int, int] | None = None
+    cutoffs: tuple[int, int] | MaybeNone = None
 
 
 def split_links(

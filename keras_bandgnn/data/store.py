@@ -6,7 +6,7 @@ import operator
 import os
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class _Shards(Sequence):
         self._mapped = None
 
 
-class GraphStore(Sequence):
+class GraphStore(Sequence[Graph]):
     """A memory-mapped directory of graphs, returned by `open_store`.
 
     Indexing returns a `Graph` of read-only views into the files; a slice returns a list
@@ -184,6 +184,12 @@ class GraphStore(Sequence):
 
     def __len__(self) -> int:
         return len(self.num_nodes)
+
+    @overload
+    def __getitem__(self, index: int) -> Graph: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Graph]: ...
 
     def __getitem__(self, index: int | slice) -> Graph | list[Graph]:
         if isinstance(index, slice):

@@ -30,14 +30,14 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 if TYPE_CHECKING:
-    import pandas
-
     from keras_bandgnn.aliases import (
         BatchShape,
         Data,
+        Frame,
         Labels,
         Loss,
         PredictOptions,
+        Results,
         TaskOptions,
         Tensor,
     )
@@ -168,7 +168,7 @@ class ClassificationTask(Task):
 
     def predict_proba(
         self, x: Data, **kwargs: Unpack[PredictOptions]
-    ) -> list | np.ndarray:
+    ) -> list | Results:
         """Return the probabilities of the classes, or of the targets.
 
         Args:
@@ -192,7 +192,7 @@ class ClassificationTask(Task):
 
     def predict_labels(
         self, x: Data, **kwargs: Unpack[PredictOptions]
-    ) -> list | np.ndarray:
+    ) -> list | Results:
         """Return the classes with the largest probability, by name if they have names.
 
         Args:
@@ -242,7 +242,7 @@ class ClassificationTask(Task):
 
     def errors(
         self, graphs: Data, y: Labels = None, as_frame: bool = False
-    ) -> dict[str, np.ndarray] | pandas.DataFrame:
+    ) -> dict[str, np.ndarray] | Frame:
         """Return the predictions and losses of labelled graphs as a table.
 
         Args:

@@ -40,8 +40,6 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from keras_bandgnn.aliases import (
         Batch,
         Callbacks,
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
         FitOptions,
         Graphs,
         Labels,
+        MaybeNone,
         ModuleOptions,
         Results,
         Tensor,
@@ -114,7 +113,7 @@ class GraphModel(EntryModel):
                 "GraphRegressor, or leave `pooling` out."
             )
         self.backbone = backbone
-        self.preprocessor = preprocessor
+        self.preprocessor: GraphPreprocessor | MaybeNone = preprocessor
         self._compile_defaults = boolean("compile", compile)
 
     def __setattr__(self, name, value):
@@ -414,7 +413,7 @@ class GraphModel(EntryModel):
         verbose: int | str = "auto",
         steps: int | None = None,
         callbacks: Callbacks = None,
-    ) -> list | np.ndarray:
+    ) -> list | Results:
         """Predict for graphs, or for data of Keras.
 
         Args:

@@ -28,16 +28,16 @@ from keras_bandgnn.training.selection_crossentropy import (
 )
 
 if TYPE_CHECKING:
-    import pandas
-
     from keras_bandgnn.aliases import (
         Batch,
         BatchShape,
         Data,
+        Frame,
         Labels,
         Loss,
         Optimizer,
         PredictOptions,
+        Results,
         Shape,
         TaskOptions,
         Tensor,
@@ -137,7 +137,7 @@ class NodeSelector(Task):
 
     def predict_proba(
         self, x: Data, **kwargs: Unpack[PredictOptions]
-    ) -> list | np.ndarray:
+    ) -> list | Results:
         """Return the probabilities of the candidates.
 
         Args:
@@ -165,7 +165,7 @@ class NodeSelector(Task):
 
     def errors(
         self, graphs: Data, y: Labels = None, as_frame: bool = False
-    ) -> dict[str, np.ndarray] | pandas.DataFrame:
+    ) -> dict[str, np.ndarray] | Frame:
         """Return the selections and losses of labelled graphs as a table.
 
         Args:

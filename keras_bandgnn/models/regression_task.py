@@ -20,12 +20,11 @@ from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 
 if TYPE_CHECKING:
-    import pandas
-
     from keras_bandgnn.aliases import (
         Batch,
         BatchShape,
         Data,
+        Frame,
         Labels,
         Loss,
         Optimizer,
@@ -191,7 +190,7 @@ class RegressionTask(Task):
 
     def errors(
         self, graphs: Data, y: Labels = None, as_frame: bool = False
-    ) -> dict[str, np.ndarray] | pandas.DataFrame:
+    ) -> dict[str, np.ndarray] | Frame:
         """Return the predictions and errors of labelled graphs as a table.
 
         Args:

@@ -1,6 +1,7 @@
 """`GraphLayer`: a preprocessing layer from graph to graph."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import overload
 
 from keras_bandgnn import keras_bases
 from keras_bandgnn.checks import instance, refuse
@@ -87,6 +88,12 @@ class GraphLayer(HostLayer):
     """
 
     takes: tuple[type, ...] = (Graph,)
+
+    @overload
+    def __call__(self, graphs: Graph) -> Graph: ...
+
+    @overload
+    def __call__(self, graphs: Iterable[Graph]) -> Iterator[Graph]: ...
 
     def __call__(self, graphs: Graph | Iterable[Graph]) -> Graph | Iterator[Graph]:
         """Apply the layer to one graph, or lazily to each of several."""

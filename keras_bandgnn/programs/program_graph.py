@@ -1,11 +1,17 @@
 """`ProgramGraph` and `FunctionGraph`: graphs of source code with text."""
 
+from __future__ import annotations
+
 import dataclasses
 import html
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import MaybeNone, Values
 
 RELATIONS = (
     "Child",
@@ -57,11 +63,11 @@ class ProgramGraph:
     edges: Mapping[str, np.ndarray]
     slot: int
     candidates: tuple[int, ...]
-    correct: int | None = None
+    correct: int | MaybeNone = None
     node_types: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    info: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    info: Values = dataclasses.field(default_factory=dict)
 
-    def reordered(self, order: Sequence[int]) -> "ProgramGraph":
+    def reordered(self, order: Sequence[int]) -> ProgramGraph:
         """Return the instance with candidate `order[k]` at position k.
 
         The candidates' node ids ascend in the new order, so that they do not leak the
@@ -91,7 +97,7 @@ class ProgramGraph:
             info=info,
         )
 
-    def shuffled(self) -> "ProgramGraph":
+    def shuffled(self) -> ProgramGraph:
         """Return the instance with its candidates shuffled, seeded by its content.
 
         The order does not depend on which candidate is correct, and is the same on
@@ -171,8 +177,8 @@ class FunctionGraph:
     usages: np.ndarray
     used: np.ndarray
     rewrites: np.ndarray
-    correct: int | None = None
-    info: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    correct: int | MaybeNone = None
+    info: Values = dataclasses.field(default_factory=dict)
 
     def rewrite_to(self, line: int, column: int, name: str) -> int | None:
         """Return the position of a rewrite, None if there is no such one.
@@ -188,6 +194,6 @@ class FunctionGraph:
                 return position
         return None
 
-    def repaired_by(self, position: int) -> "FunctionGraph":
+    def repaired_by(self, position: int) -> FunctionGraph:
         """Return the graph with the rewrite that is needed, -1 for none."""
         return dataclasses.replace(self, correct=position)

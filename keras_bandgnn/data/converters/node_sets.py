@@ -13,14 +13,12 @@ from keras_bandgnn.data.converters.attributes import as_numpy, whole_times
 from keras_bandgnn.graph import EDGE_SETS, EdgeSet, Graph, edge_sets
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from keras_bandgnn.aliases import Arrays, Labels, Values
+    from keras_bandgnn.aliases import Arrays, Item, Labels, Values
 
 
 def from_sets(
-    nodes: Mapping[str, int | Arrays],
-    edges: Mapping[EdgeSet, ArrayLike | Arrays] | None = None,
+    nodes: Values,
+    edges: Mapping[EdgeSet, Item] | None = None,
     *,
     label: Labels | Mapping | None = None,
     node: Mapping[str, Arrays] | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -294,6 +294,30 @@ class Tables(NamedTuple):
     edges: Any
     nodes: Any
     graphs: Any
+
+
+@overload
+def from_pandas(
+    edges: pandas.DataFrame | Mapping,
+    nodes: pandas.DataFrame | Mapping | None = None,
+    graphs: None = None,
+    source: str = "source",
+    target: str = "target",
+    node: str = "node",
+    graph: None = None,
+) -> Graph: ...
+
+
+@overload
+def from_pandas(
+    edges: pandas.DataFrame | Mapping,
+    nodes: pandas.DataFrame | Mapping | None = None,
+    graphs: pandas.DataFrame | Mapping | None = None,
+    source: str = "source",
+    target: str = "target",
+    node: str = "node",
+    graph: str | None = None,
+) -> FlatGraphs: ...
 
 
 def from_pandas(

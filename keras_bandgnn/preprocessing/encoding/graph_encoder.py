@@ -8,7 +8,7 @@ import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, overload
 
 import numpy as np
 
@@ -207,6 +207,15 @@ class GraphEncoder(GraphLayer):
     def label_advice(self) -> str:
         """Return how the encoder would give labels that it leaves out, or nothing."""
         return ""
+
+    @overload
+    def __call__(self, graphs: str) -> Graph: ...
+
+    @overload
+    def __call__(self, graphs: Sequence) -> FlatGraphs: ...
+
+    @overload
+    def __call__(self, graphs: Item) -> Item: ...
 
     def __call__(self, graphs: Data) -> Graph | FlatGraphs:
         """Convert one item, or each of several; see `encode`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, overload
 
 import numpy as np
 
@@ -63,6 +63,15 @@ class GeometryLayer(GraphLayer):
     Subclasses override `find(atoms)`. A `FlatGraphs` gives a `FlatGraphs`, without a
     loop over graphs that are not periodic; other iterables give an iterator.
     """
+
+    @overload
+    def __call__(self, graphs: Graph) -> Graph: ...
+
+    @overload
+    def __call__(self, graphs: FlatGraphs) -> FlatGraphs: ...
+
+    @overload
+    def __call__(self, graphs: Iterable[Graph]) -> Iterator[Graph]: ...
 
     def __call__(
         self, graphs: Graph | FlatGraphs | Iterable[Graph]

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
     import torch.utils.data
 
-    from keras_bandgnn.aliases import Batch, Config, Values
+    from keras_bandgnn.aliases import Batch, Config, MaybeNone, Values
+    from keras_bandgnn.data.link_ends import NodePairs
+    from keras_bandgnn.graph import Graph
+    from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 _STATE = {"batch", "epoch", "fingerprint"}
 
@@ -138,6 +141,23 @@ class Loader(keras_bases.PyDataset):
     >>> [x["graph"]["mask"].sum().item() for x, *_ in loader]
     [3]
     """
+
+    parts: Sequence[FlatGraphs]
+    num_edge_types: int
+    plan: Plan
+    edge_weight: str | None
+    num_filtered: int
+    configs: Sequence
+    graph: Graph | MaybeNone
+    sampler: Sampler | MaybeNone
+    pairs: NodePairs | MaybeNone
+    shuffle: bool
+    seed: int
+    replicas: int
+    prefetch: int
+    threads: int
+    host: int
+    num_hosts: int
 
     def __init__(
         self,
