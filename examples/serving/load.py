@@ -3,12 +3,13 @@
     python load.py model                      # starts service.py and stops it again
     python load.py model --clients 1 --molecules 32
 
-Each client sends its next request when it has the answer to the last one. The direct
-calls are those of `ExportedModel.predict`, with the molecules of one request each, in
-this process and one after the other.
+Each client sends its next request when it has the answer to the last one. A direct call
+predicts the molecules of one request in this process, one call after the other. The
+processor time of the service does not include that of the clients.
 """
 
 import argparse
+import contextlib
 import http.client
 import json
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,25 +50,61 @@ def post(connection: http.client.HTTPConnection, smiles: list[str]) -> dict:
     return json.loads(text)
 
 
+def get(port: int, path: str) -> str:
+    """Return what a page says."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+
+
 def wait_until_served(port: int, seconds: float = 60) -> None:
     """Wait for `/health`."""
     end = time.monotonic() + seconds
     while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
+            get(port, "/health")
+            return
         except OSError:
             if time.monotonic() > end:
                 raise
-        finally:
-            connection.close()
         time.sleep(0.1)
 
 
-def load(port: int, clients: int, molecules: int, requests: int) -> tuple[float, list]:
-    """Return the requests per second, and the seconds that each request took."""
+def metrics(port: int) -> dict[str, float]:
+    """Return the numbers of `/metrics`."""
+    lines = get(port, "/metrics").splitlines()
+    pairs = [line.rpartition(" ") for line in lines if not line.startswith("#")]
+    return {name: float(value) for name, _, value in pairs}
+
+
+class Result(NamedTuple):
+    """Seconds in all, of each request, and of the processor; molecules in a batch."""
+
+    seconds: float
+    latencies: list[float]
+    processor: float
+    batch: float
+
+    def line(self, name: str, molecules: int) -> str:
+        """Return a row of the report."""
+        p50, p99 = 1000 * np.percentile(self.latencies, [50, 99])
+        count = len(self.latencies)
+        return (
+            f"| {name} | {count / self.seconds:.0f} | "
+            f"{molecules * count / self.seconds:.0f} | {p50:.1f} | {p99:.1f} | "
+            f"{1000 * self.processor / count:.2f} | {self.batch:.1f} |"
+        )
+
+
+HEADER = (
+    "| | requests/s | molecules/s | p50, ms | p99, ms | processor, ms per request "
+    "| molecules per batch |\n| --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def load(port: int, clients: int, molecules: int, requests: int) -> Result:
+    """Return what clients measured."""
     latencies: list[list[float]] = [[] for _ in range(clients)]
 
     def client(number: int) -> None:
@@ -78,37 +116,40 @@ def load(port: int, clients: int, molecules: int, requests: int) -> tuple[float,
         connection.close()
 
     threads = [threading.Thread(target=client, args=(n,)) for n in range(clients)]
+    before = metrics(port)
     start = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - start
-    answered = [value for values in latencies for value in values]
-    return len(answered) / seconds, answered
+    after = metrics(port)
+
+    def change(name: str) -> float:
+        return after.get(name, 0.0) - before.get(name, 0.0)
+
+    return Result(
+        seconds,
+        [value for values in latencies for value in values],
+        change("process_cpu_seconds_total"),
+        change("molecules_total") / change("batches_total"),
+    )
 
 
-def direct(folder: Path, molecules: int, requests: int) -> tuple[float, list]:
-    """Return the calls per second, and the seconds that each call took."""
+def direct(folder: Path, molecules: int, requests: int) -> Result:
+    """Return what calls in this process take."""
     from service import Predictor
 
     predict = Predictor(folder)
     predict(request_of(0, molecules))
-    taken = []
+    latencies = []
+    processor = time.process_time()
     for i in range(requests):
         start = time.perf_counter()
         predict(request_of(i, molecules))
-        taken.append(time.perf_counter() - start)
-    return len(taken) / sum(taken), taken
-
-
-def row(name: str, rate: float, taken: list, molecules: int) -> str:
-    """Return a line of the report."""
-    p50, p99 = 1000 * np.percentile(taken, [50, 99])
-    return (
-        f"{name:>10}: {rate:7.1f} requests/s, {rate * molecules:8.1f} molecules/s, "
-        f"p50 {p50:6.1f} ms, p99 {p99:6.1f} ms"
-    )
+        latencies.append(time.perf_counter() - start)
+    processor = time.process_time() - processor
+    return Result(sum(latencies), latencies, processor, float(molecules))
 
 
 def main(arguments=None) -> None:
@@ -120,15 +161,16 @@ def main(arguments=None) -> None:
     parser.add_argument("--port", type=int, default=8765)
     options = parser.parse_args(arguments)
     size = options.molecules
-    print(row("direct", *direct(options.model, size, options.requests), size))
+    print(HEADER)
+    print(direct(options.model, size, options.requests).line("direct", size))
     script = Path(__file__).with_name("service.py")
     command = [sys.executable, script, options.model, "--port", str(options.port)]
     service = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         wait_until_served(options.port)
         for clients in options.clients:
-            rate, taken = load(options.port, clients, size, options.requests)
-            print(row(f"{clients} clients", rate, taken, size), flush=True)
+            result = load(options.port, clients, size, options.requests)
+            print(result.line(f"{clients} clients", size), flush=True)
     finally:
         service.terminate()
         service.wait()

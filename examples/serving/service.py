@@ -23,11 +23,18 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, StringConstraints
 from pydantic import Field as Limits
 
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.serving import ExportedModel
 
 # Per request, and in all requests that wait: what is above is refused.
@@ -75,35 +82,46 @@ class Predictor:
         """Return the prediction of each molecule, or why it has none."""
         encoded = self.encoder.encode(smiles, progress=False)
         results: list = [encoded.errors.get(i) for i in range(len(smiles))]
-        if encoded.graphs is None:
-            return results
-        try:
-            rows = self._run(encoded.graphs)
-        except ValueError:  # A molecule does not fit: it must not spoil the others.
-            rows = [
-                self._run_one(encoded.graphs.take([i]))
-                for i in range(len(encoded.graphs))
-            ]
-        for position, row in zip(encoded.positions, rows, strict=True):
-            results[position] = row
+        if encoded.graphs is not None:
+            rows = self._rows(encoded.graphs)
+            for position, row in zip(encoded.positions, rows, strict=True):
+                results[position] = row
         return results
 
-    def _run(self, graphs) -> list[np.ndarray]:
+    def _rows(self, graphs: FlatGraphs) -> list[np.ndarray | str]:
+        # What is too large is refused alone: it must not spoil the others.
+        budget = self.models[-1].packer.budget
+        nodes, edges = np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr)
+        fits = (nodes < budget["node"]) & (edges <= budget["edge"])
+        rows: list = [None] * len(graphs)
+        for i in np.flatnonzero(~fits):
+            rows[i] = self._row(graphs.take([i]))
+        together = np.flatnonzero(fits)
+        if together.size:
+            try:
+                predictions = self._run(graphs.take(together))
+            except ValueError:  # A budget of another kind.
+                predictions = [self._row(graphs.take([i])) for i in together]
+            for i, row in zip(together, predictions, strict=True):
+                rows[i] = row
+        return rows
+
+    def _row(self, graph: FlatGraphs) -> np.ndarray | str:
+        try:
+            return self._run(graph)[0]
+        except ValueError as error:
+            return str(error)
+
+    def _run(self, graphs: FlatGraphs) -> list[np.ndarray]:
         # The smallest size that takes all at once, else several batches of the largest.
+        nodes, edges = int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1])
         for model in self.models:
             budget = model.packer.budget
-            nodes, edges = int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1])
             # One node and one graph are padding.
             fits = nodes < budget["node"] and edges <= budget["edge"]
             if fits and len(graphs) < budget["graph"]:
                 break
         return model.predict(graphs)
-
-    def _run_one(self, graph) -> np.ndarray | str:
-        try:
-            return self._run(graph)[0]
-        except ValueError as error:
-            return str(error)
 
 
 class Metrics:
@@ -112,6 +130,7 @@ class Metrics:
     def __init__(self):
         self.registry = CollectorRegistry()
         of = {"registry": self.registry}
+        ProcessCollector(**of)  # Processor time and memory, on Linux.
         self.requests = Counter("requests", "Requests by status", ["status"], **of)
         self.seconds = Histogram(
             "request_seconds", "Time to answer a request", buckets=SECONDS, **of

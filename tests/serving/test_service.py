@@ -153,7 +153,8 @@ def test_a_malformed_request_is_refused_with_the_reason(service, body, place, re
         assert detail["loc"] == ["body", *place]
 
 
-def test_health_and_metrics_report_what_is_served(service):
+def test_health_and_metrics_report_what_is_served(service, example):
+    metrics = example("load").metrics
     sizes = json.loads(get(service, "/health"))["batches"]
     assert [size["graph"] for size in sizes] == [3, 9]
     before = metrics(service)
@@ -168,19 +169,20 @@ def test_health_and_metrics_report_what_is_served(service):
     assert after["waiting_molecules"] == 0
 
 
-def metrics(port):
-    lines = get(port, "/metrics").splitlines()
-    pairs = [line.rpartition(" ") for line in lines if not line.startswith("#")]
-    return {name: float(value) for name, _, value in pairs}
-
-
 def test_the_load_test_counts_every_request(service, example):
     load = example("load")
-    before = metrics(service)["molecules_total"]
-    rate, seconds = load.load(service, clients=4, molecules=3, requests=20)
-    assert rate > 0 and len(seconds) == 20
-    assert metrics(service)["molecules_total"] == before + 60
-    assert "p99" in load.row("4 clients", rate, seconds, 3)
+    before = load.metrics(service)["molecules_total"]
+    result = load.load(service, clients=4, molecules=3, requests=20)
+    assert len(result.latencies) == 20 and result.seconds > 0
+    assert load.metrics(service)["molecules_total"] == before + 60
+    assert 3 <= result.batch <= 12
+    line = result.line("4 clients", 3)
+    assert line.count("|") == load.HEADER.splitlines()[0].count("|")
+
+
+def test_direct_calls_are_measured_in_this_process(model, example):
+    result = example("load").direct(model, molecules=2, requests=3)
+    assert len(result.latencies) == 3 and result.batch == 2.0
 
 
 def test_a_molecule_that_does_not_fit_does_not_spoil_the_others(model, example, task):
