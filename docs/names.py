@@ -65,6 +65,7 @@ GROUPS = {
         "Encoders": ".*Encoder|ElementEmbedding|SignNet|HarmonicEncoding",
         "Norms": ".*Normalization",
         "Readouts and heads": ".*Readout|ReadoutHead|LinkScorer|CumulativeLink",
+        "Pooling": ".*Pooling|pooled_batch",
         "Molecules and crystals": ".*",
     },
     "models": {

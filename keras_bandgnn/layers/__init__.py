@@ -17,6 +17,7 @@ from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
 from keras_bandgnn.layers.cumulative_link import CumulativeLink
 from keras_bandgnn.layers.dense import shifted_softplus
+from keras_bandgnn.layers.diff_pooling import DiffPooling
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
@@ -38,6 +39,7 @@ from keras_bandgnn.layers.harmonic_encoding import HarmonicEncoding
 from keras_bandgnn.layers.hgt_convolution import HGTConvolution
 from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.link_scorer import LinkScorer
+from keras_bandgnn.layers.min_cut_pooling import MinCutPooling
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.layers.painn_message import PaiNNMessage
@@ -74,6 +76,7 @@ __all__ = [
     "ContinuousFilter",
     "CosineCutoff",
     "CumulativeLink",
+    "DiffPooling",
     "DualInterleavedAttention",
     "EdgeReadout",
     "ElementEmbedding",
@@ -94,6 +97,7 @@ __all__ = [
     "LinkScorer",
     "MPEUInteraction",
     "MaskedBatchNormalization",
+    "MinCutPooling",
     "NodeEncoder",
     "PNAConvolution",
     "PaiNNMessage",
