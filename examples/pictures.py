@@ -2,8 +2,8 @@
 
 Draws the steps from graphs to batches, then a program graph in three orders, graphs
 packed into a supergraph, and the edges processed by each part of a plan. The graphs are
-built from Python's standard library. Then the schemas of two graphs with node sets, and
-a pair in a graph in time.
+built from Python's standard library. Then the schemas of two graphs with node sets, a
+pair in a graph in time, and a graph that is pooled.
 
     python examples/pictures.py --out docs/figures
     python examples/pictures.py --short
@@ -252,6 +252,45 @@ def events(path: Path) -> None:
     save(figure, path)
 
 
+def pooling(path: Path) -> None:
+    """A graph before and after two layers that halve it, and as three clusters."""
+    angle = 2 * np.pi * np.arange(5) / 5
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    # Three hubs with neighbours, joined to one another.
+    hubs = 3.2 * np.array([[0.0, 0.9], [-1.0, -0.7], [1.0, -0.7]])
+    place = np.concatenate([hubs, *(hub + ring for hub in hubs)])
+    edges = [(0, 1), (1, 2), (2, 0)]
+    edges += [(h, 3 + 5 * h + i) for h in range(3) for i in range(5)]
+    edges += [(3 + 5 * h + i, 4 + 5 * h + i) for h in range(3) for i in range(2)]
+    ends = np.array(edges)
+    degree = np.bincount(ends.ravel())
+    figure = Figure(figsize=(10, 2.9), layout="constrained")
+    panels = figure.subplots(1, 4)
+    rank = np.argsort(np.argsort(-degree, kind="stable"), kind="stable")
+    titles = ("a graph", "pooling=TopKPooling(0.5)", "and again after the next layer")
+    for axes, count, title in zip(panels, (18, 9, 5), titles, strict=False):
+        stays = rank < count
+        for a, b in ends:
+            real = stays[a] and stays[b]
+            axes.plot(*place[[a, b]].T, color="C0" if real else "0.9", zorder=1)
+        colors = ["#283593" if node else "0.9" for node in stays]
+        axes.scatter(*place.T, s=60, c=colors, zorder=2)
+        axes.set_title(title, fontsize="medium")
+    axes = panels[-1]
+    cluster = np.concatenate([np.arange(3), np.arange(3).repeat(5)])
+    for a, b in ends:
+        axes.plot(*place[[a, b]].T, color="0.9", zorder=1)
+    axes.scatter(*place.T, s=60, c=[f"C{k}" for k in cluster], alpha=0.3, zorder=2)
+    for a, b in edges[:3]:
+        axes.plot(*hubs[[a, b]].T, color="0.3", linewidth=3, zorder=3)
+    axes.scatter(*hubs.T, s=320, c=["C0", "C1", "C2"], zorder=4)
+    axes.set_title("readout=MinCutPooling(64, 3)", fontsize="medium")
+    for axes in panels:
+        axes.set(aspect="equal", xlim=(-4.6, 4.6), ylim=(-3.6, 4.2))
+        axes.set_axis_off()
+    save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
@@ -283,6 +322,7 @@ def main() -> None:
     blocks(x, 64, options.out / "plan.png")
     schemas(options.out)
     events(options.out / "graph_in_time.png")
+    pooling(options.out / "pooling.png")
 
 
 if __name__ == "__main__":

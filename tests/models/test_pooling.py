@@ -18,6 +18,7 @@ from tests.layers.pooling_cases import (
 )
 from tests.oracles.pooling import projections
 
+pytestmark = pytest.mark.every_backend("plan", "torch_geometric", "compiles_once")
 EDGES = {"edge_inputs": {"e": {"features": WIDTH}}}
 BACKBONES = {
     "GAT": (kb.models.GATBackbone, {"num_heads": 2}),

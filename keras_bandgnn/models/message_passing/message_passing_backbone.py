@@ -503,9 +503,13 @@ class MessagePassingBackbone(Backbone):
     def call(
         self, batch: Batch, training: bool = False, return_batch: bool = False
     ) -> Tensor | tuple[Tensor, Batch]:
-        """Return the node states; with `return_batch` also the batch that they are of.
+        """Return the node states.
 
-        With `pooling` it has the nodes that stay.
+        Args:
+            batch: A batch.
+            training: Whether dropout is active.
+            return_batch: Whether to return the batch of the states, too, which has the
+                nodes that stay with `pooling`.
         """
         for step in self._steps(batch, training):
             last = step
