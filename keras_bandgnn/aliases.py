@@ -42,6 +42,8 @@ Item: TypeAlias = Any
 MaybeNone: TypeAlias = Any
 # A data frame of pandas, if it was asked for.
 Frame: TypeAlias = Any
+# Graphs in a container of any library; see `data.graphs_of`.
+Source: TypeAlias = Any
 # Values by name.
 Values: TypeAlias = Mapping[str, Any]
 
@@ -62,6 +64,7 @@ DType: TypeAlias = "str | keras.DTypePolicy | None"
 Optimizer: TypeAlias = "str | keras.optimizers.Optimizer"
 Loss: TypeAlias = str | Callable[..., Tensor] | None
 # Of Keras or of the library.
+Model: TypeAlias = "keras.Model | keras_bases.Model"
 Layer: TypeAlias = "keras.layers.Layer | keras_bases.Layer"
 Callback: TypeAlias = "keras.callbacks.Callback | keras_bases.Callback"
 Callbacks: TypeAlias = (

@@ -27,7 +27,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Graphs
+    from keras_bandgnn.aliases import Source
 
 SAMPLE = 64
 """Number of elements from which the level of each attribute is inferred."""
@@ -206,7 +206,7 @@ def _merge_graphs(chunk: list[Graph], start: int, spec: dict | None) -> FlatGrap
         raise
 
 
-def graphs_of(source: Graphs, progress: bool = True) -> Iterator[Graph]:
+def graphs_of(source: Source, progress: bool = True) -> Iterator[Graph]:
     """Yield the graphs of a source, one at a time.
 
     Sources: a list of graphs, `FlatGraphs` or an open store; a generator, or a function

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Batch,
         BatchShape,
         Config,
+        Layer,
         LayerOptions,
         Shape,
         Tensor,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def make_head(
     units: int, readout, hidden: int | None, activation, use_bias: bool
-) -> keras.layers.Layer:
+) -> Layer:
     """Return the head of a task that reads whole graphs.
 
     Args:
@@ -51,7 +52,7 @@ def make_head(
     return ReadoutHead(units, readout, use_bias, **options)
 
 
-def head_arguments(head: keras.layers.Layer) -> dict:
+def head_arguments(head: Layer) -> dict:
     """Return plain arguments for `make_head`."""
     if isinstance(head, GraphReadout):
         config = head.get_config()
@@ -95,7 +96,7 @@ class ReadoutHead(BatchLayer):
     def __init__(
         self,
         units: int,
-        readout: keras.layers.Layer,
+        readout: Layer,
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):

@@ -1,6 +1,9 @@
 """Low-rank adaptation of a backbone."""
 
+from __future__ import annotations
+
 import re
+from typing import TYPE_CHECKING
 
 import keras
 
@@ -13,11 +16,14 @@ from keras_bandgnn.checks import (
     string,
 )
 
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Model
+
 _LAYERS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
 
 
 def enable_lora(
-    model: keras.Model,
+    model: Model,
     rank: int = 4,
     alpha: float | None = None,
     layers: str | None = None,

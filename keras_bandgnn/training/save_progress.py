@@ -19,7 +19,7 @@ from keras_bandgnn.data.reading import read_json, reading
 from keras_bandgnn.data.weights_files import check_weights, shapes
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import FilePath, Logs
+    from keras_bandgnn.aliases import FilePath, Logs, Model
     from keras_bandgnn.preprocessing.loading.loader import Loader
 
 _PLACE = "progress.json"
@@ -47,7 +47,7 @@ def _check_saved(saved) -> None:
             positive_int("seeds", number, 0, (1 << 32) - 1)
 
 
-def _seed_states(model: keras.Model) -> list:
+def _seed_states(model: Model) -> list:
     """Return the seed variables of dropout."""
     # Their paths depend on how many layers exist, their order does not.
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
@@ -155,7 +155,7 @@ class SaveProgress(keras_bases.Callback):
         self.loader = loader
         self._first = first_batch
 
-    def restore(self, model: keras.Model, loader: Loader) -> tuple[int, int] | None:
+    def restore(self, model: Model, loader: Loader) -> tuple[int, int] | None:
         """Restore the saved progress of the model and the loader.
 
         Returns:
@@ -181,7 +181,7 @@ class SaveProgress(keras_bases.Callback):
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
 
-    def _check_optimizer(self, model: keras.Model, name: str) -> None:
+    def _check_optimizer(self, model: Model, name: str) -> None:
         """Raise a ValueError unless a weights file has the state of the optimizer.
 
         Keras would leave the state out with a warning, and training would continue with

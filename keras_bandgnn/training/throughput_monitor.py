@@ -15,9 +15,7 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.training.recompile_guard import RecompileGuard
 
 if TYPE_CHECKING:
-    import keras
-
-    from keras_bandgnn.aliases import Logs
+    from keras_bandgnn.aliases import Logs, Model
 
 
 class ThroughputMonitor(keras_bases.Callback):
@@ -87,7 +85,7 @@ class ThroughputMonitor(keras_bases.Callback):
         """
         self.loader = loader
 
-    def set_model(self, model: keras.Model) -> None:
+    def set_model(self, model: Model) -> None:
         """Set the model, whose compilations are counted."""
         super().set_model(model)
         self._guard.set_model(model)

@@ -283,7 +283,7 @@ def layer_normalization(rows, gamma, beta, epsilon):
     return _layer_normalization(rows, gamma, beta, epsilon)
 
 
-def gather(x, ids):
+def gather(x: jax.Array, ids: jax.Array) -> jax.Array:
     """Gather rows `x[ids]`; ids must be in range."""
     return x.at[ids].get(mode="promise_in_bounds")
 
@@ -314,7 +314,9 @@ def sorted_ids(ids, size):
     return order, jnp.take_along_axis(ids, order, 1)
 
 
-def segment_sum(data, ids, num_segments, is_sorted=False):
+def segment_sum(
+    data: jax.Array, ids: jax.Array, num_segments: int, is_sorted: bool = False
+) -> jax.Array:
     """Sum rows of `data` by segment; empty segments are 0."""
     if portable_sums() == "one_hot":
         return one_hot_sum(data, ids, num_segments)
@@ -323,7 +325,7 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     )
 
 
-def segment_max(data, ids, num_segments):
+def segment_max(data: jax.Array, ids: jax.Array, num_segments: int) -> jax.Array:
     """Return segment maxima of `data`; empty segments are unspecified."""
     if portable_sums() == "one_hot":
         return one_hot_max(data, ids, num_segments)

@@ -247,12 +247,14 @@ def layer_normalization(rows, gamma, beta, epsilon):
 USES_TRANSPOSE = False
 
 
-def gather(x, ids):
+def gather(x: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
     """Gather rows `x[ids]`; ids must be in range."""
     return tf.gather(x, ids)
 
 
-def segment_sum(data, ids, num_segments, is_sorted=False):
+def segment_sum(
+    data: tf.Tensor, ids: tf.Tensor, num_segments: int, is_sorted: bool = False
+) -> tf.Tensor:
     """Sum rows of `data` by segment; empty segments are 0."""
     del is_sorted
     if portable_sums() == "scatter":
@@ -261,7 +263,7 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     return tf.math.unsorted_segment_sum(data, ids, num_segments)
 
 
-def segment_max(data, ids, num_segments):
+def segment_max(data: tf.Tensor, ids: tf.Tensor, num_segments: int) -> tf.Tensor:
     """Return segment maxima of `data`; empty segments are unspecified."""
     if portable_sums() == "scatter":
         lowest = tf.fill((num_segments, *data.shape[1:]), data.dtype.min)

@@ -150,14 +150,16 @@ map_rows = None
 USES_TRANSPOSE = True
 
 
-def gather(x, ids):
+def gather(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Gather rows `x[ids]`; ids must be in range."""
     # Torch has slower sums for ids of 32 bits, here in the gradient.
     rows = torch.index_select(x, 0, ids.reshape(-1).long())
     return rows.reshape(*ids.shape, *x.shape[1:])
 
 
-def segment_sum(data, ids, num_segments, is_sorted=False):
+def segment_sum(
+    data: torch.Tensor, ids: torch.Tensor, num_segments: int, is_sorted: bool = False
+) -> torch.Tensor:
     """Sum rows of `data` by segment; empty segments are 0."""
     del is_sorted
     shape = (num_segments, *data.shape[1:])
@@ -168,7 +170,9 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     )
 
 
-def segment_max(data, ids, num_segments):
+def segment_max(
+    data: torch.Tensor, ids: torch.Tensor, num_segments: int
+) -> torch.Tensor:
     """Return segment maxima of `data`; empty segments are unspecified."""
     shape = (num_segments, *data.shape[1:])
     # Faster than `index_reduce`.

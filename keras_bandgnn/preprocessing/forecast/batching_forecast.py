@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
@@ -22,7 +21,7 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.progress import progress_bar
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Graphs
+    from keras_bandgnn.aliases import Graphs, Model
     from keras_bandgnn.primitives.plan import Plan
 
 ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
@@ -263,7 +262,7 @@ class BatchingForecast:
     def __init__(
         self,
         graphs: Graphs,
-        model: keras.Model,
+        model: Model,
         batch_size: int = 32,
         steps: int = 100_000,
         algorithms: Sequence[str] = ALGORITHMS,

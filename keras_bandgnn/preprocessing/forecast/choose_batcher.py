@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import keras
-
 from keras_bandgnn.checks import one_of, seed_number
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.forecast.batching_forecast import (
@@ -18,7 +16,7 @@ from keras_bandgnn.preprocessing.forecast.batching_forecast import (
 from keras_bandgnn.primitives.plan import Plan
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Graphs
+    from keras_bandgnn.aliases import Graphs, Model
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
 _EQUAL = 0.02
@@ -111,7 +109,7 @@ class BatcherChoice:
 
 def choose_batcher(
     graphs: Graphs,
-    model: keras.Model,
+    model: Model,
     batch_size: int = 32,
     steps: int = 100_000,
     algorithms: Sequence[str] = ALGORITHMS,
