@@ -1,14 +1,15 @@
 """Runs a core of the tests with several versions of Python and of what is below.
 
 python tests/matrix.py --list
-python tests/matrix.py [--only WORD ...] [--again] [--folder FOLDER]
-python tests/matrix.py --turn [NUMBER] --short
+python tests/matrix.py [--only WORD ...] [--short] [--again] [--folder FOLDER]
+python tests/matrix.py --turn [NUMBER]
 
 An environment is a fresh one of `venv`: newest releases, the floors of pyproject.toml,
 or Keras' nightly release. Its results go to docs/matrix.json, and as a table to
 docs/support.md; one that is there already is not run again, but with `--again`. The
-packages lie in `--folder` while its tests run. `--turn` runs the environment whose turn
-it is, today's by default, on one backend, and records nothing: .ci/run does so.
+packages lie in `--folder` while its tests run. `--short` runs a part of the tests.
+`--turn` runs this part in the environment whose turn it is, today's by default, on one
+backend, and records nothing: .ci/run does so.
 """
 
 import argparse
@@ -30,7 +31,8 @@ RECORD = ROOT / "docs" / "matrix.json"
 PAGE = ROOT / "docs" / "support.md"
 MARKS = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 BACKENDS = ("torch", "jax", "tensorflow")
-# What the tests below need besides the backends.
+# What the tests below need besides the backends: extras, and more.
+EXTRAS = ("metis", "chem", "crystals")
 TOOLS = ("pytest", "pytest-xdist", "hypothesis", "networkx", "pandas")
 # Shown in the table, and what they are called there.
 VERSIONS = {
@@ -112,7 +114,8 @@ def requirements(environment: Environment) -> list[str]:
         names += [line for line in extras[backend] if "== 'Darwin'" not in line]
     if environment.versions == "floors":
         names = [name.replace(">=", "==") for name in names]
-    return names
+    further = [line for extra in EXTRAS for line in extras[extra]]
+    return names + [line for line in further if not line.startswith("keras-bandgnn")]
 
 
 def create(environment: Environment, folder: Path) -> str:
@@ -204,14 +207,14 @@ def tested(python: str, backends: tuple[str, ...], short: bool) -> dict[str, dic
 def table(record: dict) -> str:
     """Return the record as a table of Markdown."""
     titles = ["environment", "Python", *VERSIONS.values()]
-    titles += ["tests on", "passed", "failed", "skipped", "minutes", "date"]
+    titles += ["backend", "tests", "passed", "failed", "skipped", "minutes", "date"]
     lines = ["| " + " | ".join(titles) + " |", "|" + " --- |" * len(titles)]
     for name in [e.name for e in ENVIRONMENTS if e.name in record]:
         entry = record[name]
         versions = [entry["versions"].get(key, "") for key in ("python", *VERSIONS)]
         for backend, result in entry["tests"].items():
             counts = [str(result[key]) for key in ("passed", "failed", "skipped")]
-            cells = [name, *versions, backend, *counts]
+            cells = [name, *versions, backend, entry["core"], *counts]
             cells += [f"{result['minutes']:.1f}", entry["date"]]
             lines.append("| " + " | ".join(cells) + " |")
     failed = [
@@ -247,6 +250,7 @@ def run(environment: Environment, folder: Path, short: bool) -> dict:
             "date": datetime.date.today().isoformat(),
             "versions": installed(python),
             "install_minutes": round(minutes, 1),
+            "core": "short" if short else "core",
             "tests": tested(python, environment.backends, short),
         }
     finally:
@@ -269,7 +273,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="words in names of environments")
     parser.add_argument("--list", action="store_true", help="the environments")
     parser.add_argument("--again", action="store_true", help="also those in the record")
-    parser.add_argument("--short", action="store_true", help="two minutes of tests")
+    parser.add_argument("--short", action="store_true", help="a part of the tests")
     parser.add_argument("--folder", type=Path, help="where the environments lie")
     parser.add_argument("--turn", nargs="?", type=int, const=-1, help="one in turn")
     options = parser.parse_args()
@@ -295,11 +299,11 @@ def main() -> int:
             if not interpreter(environment.python):
                 print(f"=== {environment.name}: no Python {environment.python}")
                 continue
-            records = options.turn is None and not options.short
+            records = options.turn is None
             if records and environment.name in record and not options.again:
                 print(f"=== {environment.name}: recorded, skipped")
                 continue
-            entry = run(environment, Path(folder), options.short)
+            entry = run(environment, Path(folder), options.short or not records)
             failed |= any(result["failed"] for result in entry["tests"].values())
             print(f"=== {environment.name}: {json.dumps(entry)}", flush=True)
             if records:
