@@ -2,7 +2,8 @@
 
 python docs/backbones.py
 
-`docs/names.py` puts both on the page of each backbone. `tests/test_public_api.py`
+`docs/names.py` puts both on the page of each backbone, and `docs/hooks.py` on pages
+with the line `<!-- models: GCNBackbone GATBackbone -->`. `tests/test_public_api.py`
 checks that the committed figures are the ones drawn here, and that no backbone lacks
 one.
 """
@@ -47,7 +48,7 @@ NORM = Box("norm, activation, dropout", STATES)
 OUT = Box("node states, to the task", "[G, N, H]", DATA)
 EDGES = "edge features"
 PLAN = "edges, by the plan"
-FRAME = r"h^{(l)} = h^{(l-1)} + \sigma(\mathrm{norm}(m^{(l)})), \quad "
+FRAME = r"h'_n = h_n + \sigma(\mathrm{norm}(m_n))"
 
 
 def messages(layer: str, side: str = EDGES, frame: bool = True) -> dict:
@@ -61,6 +62,11 @@ def messages(layer: str, side: str = EDGES, frame: bool = True) -> dict:
         "last": [OUT],
         "residual": "old states added" if frame else "",
     }
+
+
+def lines(*equations: str) -> str:
+    """Return equations below one another."""
+    return "$$\n\n$$".join(equations)
 
 
 def atoms(*loop: Box, shape: str = "") -> dict:
@@ -97,13 +103,18 @@ FIGURES = {
     ),
     "GATBackbone": Figure(
         **messages("GraphAttention, K heads", "edges", False),
-        equation=r"h^{(l)}_n = \sum_{j} \mathrm{softmax}_j\big(\mathrm{leakyReLU}("
-        r"a_s \cdot W h_j + a_r \cdot W h_n)\big)\, W h_j + b",
+        equation=lines(
+            r"s_{jn} = \mathrm{leakyReLU}(a_s \cdot W h_j + a_r \cdot W h_n)",
+            r"h'_n = \sum_{j} \mathrm{softmax}_j(s_{jn})\, W h_j + b",
+        ),
     ),
     "GATv2Backbone": Figure(
         **messages("GraphAttentionV2, K heads"),
-        equation=FRAME + r"m_n = \sum_{j} \mathrm{softmax}_j\big(a \cdot"
-        r"\mathrm{leakyReLU}(W_s h_j + W_r h_n + W_e e_{jn})\big)\, W_s h_j + b",
+        equation=lines(
+            r"s_{jn} = a \cdot \mathrm{leakyReLU}(W_s h_j + W_r h_n + W_e e_{jn})",
+            r"m_n = \sum_{j} \mathrm{softmax}_j(s_{jn})\, W_s h_j + b",
+            FRAME,
+        ),
     ),
     "GCNBackbone": Figure(
         **messages("GraphConvolution", PLAN, False),
@@ -112,40 +123,58 @@ FIGURES = {
     ),
     "GINEBackbone": Figure(
         **messages("GINConvolution"),
-        equation=FRAME + r"m_n = \mathrm{MLP}\big((1 + \epsilon)\, h_n + "
-        r"\sum_{j} \mathrm{ReLU}(h_j + e_{jn})\big)",
+        equation=lines(
+            r"s_n = (1 + \epsilon)\, h_n + \sum_{j} \mathrm{ReLU}(h_j + e_{jn})",
+            r"m_n = W_2\, \sigma(W_1 s_n + b_1) + b_2",
+            FRAME,
+        ),
     ),
     "SAGEBackbone": Figure(
         **messages("SAGEConvolution"),
-        equation=FRAME + r"m_n = W_0 h_n + W_1\, \mathrm{reduce}_j\,"
-        r"\mathrm{ReLU}(h_j + e_{jn}) + b",
+        equation=lines(
+            r"m_{jn} = \mathrm{ReLU}(h_j + e_{jn})",
+            r"m_n = W_0 h_n + W_1\, \mathrm{reduce}_j\, m_{jn} + b",
+            FRAME,
+        ),
     ),
     "GatedGCNBackbone": Figure(
         **messages("GatedGraphConvolution", "edge states, updated"),
-        equation=FRAME + r"m_n = W_0 h_n + \sum_{j} \mathrm{sigmoid}(c_{jn}) \odot "
-        r"(W_m h_j + b_m) + b, \quad c_{jn} = W_r h_n + W_s h_j + W_e e_{jn} + b_r",
+        equation=lines(
+            r"c_{jn} = W_r h_n + W_s h_j + W_e e_{jn} + b_r",
+            r"g_{jn} = \mathrm{sigmoid}(c_{jn}) \odot (W_m h_j + b_m)",
+            r"m_n = W_0 h_n + b + \sum_{j} g_{jn}",
+            FRAME,
+        ),
     ),
     "PNABackbone": Figure(
         **messages("PNAConvolution"),
-        equation=FRAME
-        + r"m_n = W U \big[h_n,\; \{1,\, \tfrac{\log(d_n + 1)}{\delta},\,"
-        r"\tfrac{\delta}{\log(d_n + 1)}\} \times \{\mathrm{mean}, \min, \max, "
-        r"\mathrm{std}\}_j\, M [h_n, h_j, E e_{jn}]\big]",
+        equation=lines(
+            r"m_{jn} = M [h_n, h_j, E e_{jn}]",
+            r"a_n = \{\mathrm{mean}, \mathrm{min}, \mathrm{max}, "
+            r"\mathrm{std}\}_j\, m_{jn}",
+            r"t_n = \{1,\ \log(d_n + 1) / \delta,\ \delta / \log(d_n + 1)\}",
+            r"m_n = W U [h_n, t_n \times a_n]",
+            FRAME,
+        ),
     ),
     "RGCNBackbone": Figure(
         **messages("RGCNConvolution", "typed edges, by plan"),
-        equation=FRAME + r"m_n = W_0 h_n + b + \sum_{p} \frac{1}{c_{n,p}} "
-        r"\sum_{(j \to n,\, p)} W_p h_j",
+        equation=lines(
+            r"m_n = W_0 h_n + b + "
+            r"\sum_{p} \frac{1}{c_{n,p}} \sum_{(j \to n,\, p)} W_p h_j",
+            FRAME,
+        ),
     ),
     "HGTBackbone": Figure(
         [Box("features of node sets", "[G, M, ...]", DATA), ENCODER],
         [Box("HGTConvolution, K heads", STATES, side="typed edges")],
         "L layers",
         [OUT],
-        r"\begin{aligned} \tilde h_n &= \sum_{(j \to n,\, p)} \mathrm{softmax}\Big("
-        r"\frac{a_p\, (K_s h_j) A_p \cdot Q_t h_n}{\sqrt d}\Big)\, (V_s h_j) M_p \\ "
-        r"h'_n &= \sigma(c_t)\, O_t\, \mathrm{gelu}(\tilde h_n) + "
-        r"(1 - \sigma(c_t))\, h_n \end{aligned}",
+        lines(
+            r"s_{jn} = \frac{a_p}{\sqrt d}\, (K_s h_j) A_p \cdot Q_t h_n",
+            r"m_n = \sum_{(j \to n,\, p)} \mathrm{softmax}(s_{jn})\, (V_s h_j) M_p",
+            r"h'_n = \sigma(c_t)\, O_t\, \mathrm{gelu}(m_n) + (1 - \sigma(c_t))\, h_n",
+        ),
         "",
     ),
     "LightGCNBackbone": Figure(
@@ -153,8 +182,10 @@ FIGURES = {
         [Box("sum over neighbours", STATES, FIXED, PLAN)],
         "L times",
         [Box("weighted mean of all L + 1", STATES, FIXED), OUT],
-        r"h_n = \sum_{l=0}^{L} \alpha_l\, e^{(l)}_n, \quad "
-        r"e^{(l)} = D^{-1/2} A\, D^{-1/2}\, e^{(l-1)}",
+        lines(
+            r"e^{(l)} = D^{-1/2} A\, D^{-1/2}\, e^{(l-1)}",
+            r"h_n = \sum_{l=0}^{L} \alpha_l\, e^{(l)}_n",
+        ),
         "",
     ),
     "GGNNBackbone": Figure(
@@ -165,8 +196,10 @@ FIGURES = {
         ],
         "T steps, the same weights",
         [OUT],
-        r"m_n = \sum_{(j \to n,\, p)} (W_p h_j + b_p), \quad "
-        r"h'_n = \mathrm{GRU}(m_n, h_n)",
+        lines(
+            r"m_n = \sum_{(j \to n,\, p)} (W_p h_j + b_p)",
+            r"h'_n = \mathrm{GRU}(m_n, h_n)",
+        ),
         "old states",
     ),
     "GPSBackbone": Figure(
@@ -177,29 +210,36 @@ FIGURES = {
         ],
         "L layers",
         [OUT],
-        r"\begin{aligned} a &= \mathrm{norm}(h + \mathrm{message}(h, e)), \quad "
-        r"b = \mathrm{norm}(h + \mathrm{attend}(h)) \\ "
-        r"h' &= \mathrm{norm}\big(a + b + W_2\, \sigma(W_1 (a + b))\big) \end{aligned}",
+        lines(
+            r"a = \mathrm{norm}(h + \mathrm{message}(h, e))",
+            r"b = \mathrm{norm}(h + \mathrm{attend}(h))",
+            r"h' = \mathrm{norm}\big(a + b + W_2\, \sigma(W_1 (a + b))\big)",
+        ),
         "",
     ),
     "GraphormerBackbone": Figure(
         **transformer("biases by distance", "add in- and out-degrees"),
-        equation=r"s_{ij} = \frac{q_i \cdot k_j}{\sqrt d} + "
-        r"b_{\mathrm{dist}(i, j)} + c(e_{ji}), \quad h'_i = h_i + "
-        r"\sum_j \mathrm{softmax}_j(s_{ij})\, v_j",
+        equation=lines(
+            r"s_{ij} = q_i \cdot k_j / \sqrt d + b_{\mathrm{dist}(i, j)} + c(e_{ji})",
+            r"h'_i = h_i + \sum_j \mathrm{softmax}_j(s_{ij})\, v_j",
+        ),
     ),
     "GTBackbone": Figure(
         **transformer("edges, or all pairs", "add Laplacian eigenvectors"),
-        equation=r"h^{(0)}_i = x_i + W \lambda_i, \quad h'_i = h_i + "
-        r"\sum_j \mathrm{softmax}_j\Big(\frac{q_i \cdot k_j}{\sqrt d}\Big)\, v_j",
+        equation=lines(
+            r"h^{(0)}_i = x_i + W \lambda_i",
+            r"h'_i = h_i + \sum_j \mathrm{softmax}_j(q_i \cdot k_j / \sqrt d)\, v_j",
+        ),
     ),
     "SchNetBackbone": Figure(
         **atoms(
             Box("dense, times the filters", "[G, E, C]", side="filters of distances"),
             Box("reduce, two dense layers", "states [G, N, C]"),
         ),
-        equation=r"h'_i = h_i + W_5\, s\Big(W_4\, \mathrm{mean}_{j}\,"
-        r"(W_1 h_j) \odot w(d_{ji})\Big)",
+        equation=lines(
+            r"m_i = \mathrm{mean}_j\, (W_1 h_j) \odot w(d_{ji})",
+            r"h'_i = h_i + W_5\, s(W_4 m_i)",
+        ),
     ),
     "MPEUBackbone": Figure(
         **atoms(
@@ -207,9 +247,11 @@ FIGURES = {
             Box("dense, times the filters", "[G, E, C]"),
             Box("reduce, two dense layers", "states [G, N, C]"),
         ),
-        equation=r"\begin{aligned} e'_{ji} &= W_b\, s(W_a [h_j, h_i, e_{ji}]) \\ "
-        r"h'_i &= h_i + W_5\, s\Big(W_4\, \mathrm{reduce}_j\, (W_1 h_j) \odot "
-        r"s(W_3\, s(W_2 e'_{ji}))\Big) \end{aligned}",
+        equation=lines(
+            r"e'_{ji} = W_b\, s(W_a [h_j, h_i, e_{ji}])",
+            r"m_i = \mathrm{reduce}_j\, (W_1 h_j) \odot s(W_3\, s(W_2 e'_{ji}))",
+            r"h'_i = h_i + W_5\, s(W_4 m_i)",
+        ),
     ),
     "PaiNNBackbone": Figure(
         **atoms(
@@ -221,10 +263,12 @@ FIGURES = {
             Box("PaiNNUpdate", VECTORS),
             shape="[G, N, C]",
         ),
-        equation=r"\begin{aligned} s'_i &= s_i + \sum_j a_{ji}, \quad "
-        r"v'_i = v_i + \sum_j (b_{ji}\, r_{ji} + c_{ji}\, v_j) \\ "
-        r"s''_i &= s'_i + a_{ss} + a_{sv} \langle U v'_i, V v'_i \rangle, \quad "
-        r"v''_i = v'_i + a_{vv}\, U v'_i \end{aligned}",
+        equation=lines(
+            r"s'_i = s_i + \sum_j a_{ji}",
+            r"v'_i = v_i + \sum_j (b_{ji}\, r_{ji} + c_{ji}\, v_j)",
+            r"s''_i = s'_i + a_{ss} + a_{sv} \langle U v'_i, V v'_i \rangle",
+            r"v''_i = v'_i + a_{vv}\, U v'_i",
+        ),
     ),
 }
 # Bases of backbones, and the class that users derive theirs from.
@@ -311,12 +355,12 @@ def drawings() -> dict[str, str]:
     }
 
 
-def section(name: str) -> str:
-    """Return the part of the page of a backbone with its figure and equation."""
+def section(name: str, up: str = "../../") -> str:
+    """Return the figure and the equation of a backbone, for a page below `docs/`."""
     figure = FIGURES[name]
     alt = f"{name}: {', '.join(item.text for item in (*figure.first, *figure.loop))}"
     return (
-        f'<figure class="model" markdown>\n![{alt}](../../figures/models/{name}.svg)\n'
+        f'<figure class="model" markdown>\n![{alt}]({up}figures/models/{name}.svg)\n'
         "<figcaption>Shapes: G supergraphs, N nodes, E edges, H or C channels"
         f"</figcaption>\n</figure>\n\n$${figure.equation}$$\n"
     )

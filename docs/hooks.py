@@ -20,6 +20,7 @@ import importlib.util
 import logging
 import os
 import re
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -191,6 +192,20 @@ def with_links(markdown: str, uri: str, files) -> str:
     return re.sub(_PLAIN + r"|`(?P<name>\w+)`", mention, markdown, flags=re.M | re.S)
 
 
+def with_models(markdown: str, folder: Path, up: str) -> str:
+    """Return a page with figures and equations where it names backbones for them."""
+    section = runpy.run_path(str(folder / "backbones.py"))["section"]
+
+    def models(match) -> str:
+        parts = (
+            f"<div markdown>\n**{name}**\n\n{section(name, up)}\n</div>\n"
+            for name in match[1].split()
+        )
+        return f'<div class="grid models" markdown>\n{"".join(parts)}</div>'
+
+    return re.sub(r"<!-- models: (.*?) -->", models, markdown)
+
+
 def guides(name: str, files) -> str:
     """Return links to the pages that say most of a class."""
     counts = []
@@ -218,6 +233,8 @@ def on_page_markdown(markdown, page, config, files):
         version = re.search(r'version__ = "(.*?)"', source.read_text())[1]
         markdown = markdown.replace("<!-- version -->", f"Version {version}.")
     if not page.file.src_uri.startswith(("api", "public-names")):
+        up = "../" * page.file.src_uri.count("/")
+        markdown = with_models(markdown, Path(config.docs_dir), up)
         markdown = with_links(markdown, page.file.src_uri, files)
     if page.file.src_uri == "gallery.md" and config.extra["executed"]:
         return markdown.replace("<!-- tutorials -->", pictures(files))
