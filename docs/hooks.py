@@ -168,8 +168,16 @@ def changelog(folder: Path) -> str:
 
 # Pages that name classes in passing.
 _NO_GUIDES = (
-    *("api", "architecture", "benchmarks", "cheat-sheet", "choices", "coming-from"),
-    *("comparison", "gallery", "index", "public-names", "studies/", "tutorials/"),
+    *("api", "architecture", "benchmarks", "changelog", "cheat-sheet", "choices"),
+    *(
+        "coming-from",
+        "comparison",
+        "gallery",
+        "index",
+        "public-names",
+        "studies/",
+        "tutorials/",
+    ),
     *("upgrading", "which"),
 )
 CLASS = re.compile(r"api/(layers|models)/(\w+)\.md")
@@ -210,9 +218,7 @@ def guides(name: str, files) -> str:
     """Return links to the pages that say most of a class."""
     counts = []
     for file in files.documentation_pages():
-        if not file.src_uri.startswith(
-            ("api", "public-names", "upgrading", "tutorials/")
-        ):
+        if not file.src_uri.startswith(_NO_GUIDES):
             text = file.content_string
             if count := len(re.findall(rf"\b{name}\b", text)):
                 title = re.search(r"^# (.*)", text, re.M)[1]
@@ -221,26 +227,19 @@ def guides(name: str, files) -> str:
     return f"\nGuides: {links}.\n" if links else ""
 
 
-def on_page_markdown(markdown, page, config, files):
-    """Insert links, the changelog, outputs of a tutorial, and its notebook's link."""
-    if page.file.src_uri == "changelog.md":
-        return changelog(Path(config.config_file_path).parent)
-    if match := CLASS.fullmatch(page.file.src_uri):
-        head, mark, reference = markdown.partition("\n::: ")
-        return head + guides(match[2], files) + mark + reference
-    if page.file.src_uri == "index.md":
-        source = Path(config.docs_dir).parent / "keras_bandgnn" / "version.py"
-        version = re.search(r'version__ = "(.*?)"', source.read_text())[1]
-        markdown = markdown.replace("<!-- version -->", f"Version {version}.")
-    if not page.file.src_uri.startswith(("api", "public-names")):
-        up = "../" * page.file.src_uri.count("/")
-        markdown = with_models(markdown, Path(config.docs_dir), up)
-        markdown = with_links(markdown, page.file.src_uri, files)
-    if page.file.src_uri == "gallery.md" and config.extra["executed"]:
-        return markdown.replace("<!-- tutorials -->", pictures(files))
-    if not is_tutorial(page.file):
-        return markdown
-    name = page.file.src_uri.removeprefix(FOLDER).removesuffix(".md")
+def badge(name: str, repository: str | None) -> str:
+    """Return the badge that opens a notebook in Colab, for repositories on GitHub."""
+    match = re.fullmatch(r"https://github\.com/([^/]+/[^/]+?)/?", repository or "")
+    if not match:
+        return ""
+    branch = os.environ.get("NOTEBOOKS_BRANCH", "gh-pages")
+    place = f"{match[1]}/blob/{branch}/{FOLDER}{name}.ipynb"
+    image = "![Open in Colab](../figures/colab-badge.svg)"
+    return f" [{image}](https://colab.research.google.com/github/{place})"
+
+
+def tutorial(markdown: str, name: str, config) -> str:
+    """Return the page of a tutorial with outputs and a link to its notebook."""
     run = config.extra["executed"]
     shown = []
     for cell in executed(markdown) if run else cells_of(markdown):
@@ -251,14 +250,30 @@ def on_page_markdown(markdown, page, config, files):
             shown.append(code + (outputs_of(cell, name) if run else ""))
     title, _, rest = "\n".join(shown).partition("\n")
     link = f"[Download as a notebook]({name}.ipynb){{ .notebook download }}"
-    github = r"https://github\.com/([^/]+/[^/]+?)/?"
-    repository = re.fullmatch(github, config.repo_url or "")
-    if repository:
-        branch = os.environ.get("NOTEBOOKS_BRANCH", "gh-pages")
-        place = f"{repository[1]}/blob/{branch}/{FOLDER}{name}.ipynb"
-        badge = "![Open in Colab](../figures/colab-badge.svg)"
-        link += f" [{badge}](https://colab.research.google.com/github/{place})"
-    return f"{title}\n\n{link}\n{rest}"
+    return f"{title}\n\n{link}{badge(name, config.repo_url)}\n{rest}"
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Insert links, figures of models, the version, the changelog, and outputs."""
+    uri, folder = page.file.src_uri, Path(config.docs_dir)
+    if uri == "changelog.md":
+        return changelog(folder.parent)
+    if match := CLASS.fullmatch(uri):
+        head, mark, reference = markdown.partition("\n::: ")
+        return head + guides(match[2], files) + mark + reference
+    if uri.startswith(("api", "public-names")):
+        return markdown
+    if is_tutorial(page.file):
+        name = uri.removeprefix(FOLDER).removesuffix(".md")
+        markdown = tutorial(markdown, name, config)
+    elif uri == "gallery.md" and config.extra["executed"]:
+        markdown = markdown.replace("<!-- tutorials -->", pictures(files))
+    elif uri == "index.md":
+        source = folder.parent / "keras_bandgnn" / "version.py"
+        version = re.search(r'version__ = "(.*?)"', source.read_text())[1]
+        markdown = markdown.replace("<!-- version -->", f"Version {version}.")
+    markdown = with_models(markdown, folder, "../" * uri.count("/"))
+    return with_links(markdown, uri, files)
 
 
 def on_page_content(content, page, config, files):
