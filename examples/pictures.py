@@ -41,7 +41,7 @@ def dots(axes: Axes, senders, receivers, size: int, color: str, label=None) -> N
     area = min(3.0, 1500 / size)
     axes.scatter(senders, receivers, s=area, c=color, linewidths=0, label=label)
     axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), aspect="equal")
-    axes.set(xlabel="sender", ylabel="receiver")
+    axes.set(xlabel="sender (node)", ylabel="receiver (node)")
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -65,13 +65,18 @@ def reordering(graph: kb.Graph, block_size: int, path: Path) -> None:
         corners = [(0, 0), (block_size, 0), (size, size - block_size), (size, size)]
         corners += [(size - block_size, size), (0, block_size)]
         axes.fill(*zip(*corners, strict=True), color=PALE)
-        dots(axes, shown.senders[near], shown.receivers[near], size, "C0")
-        dots(axes, shown.senders[~near], shown.receivers[~near], size, "C3")
+        first = axes is panels[0]
+        label = f"edge with |i - j| < {block_size}" if first else None
+        dots(axes, shown.senders[near], shown.receivers[near], size, "C0", label)
+        label = "longer edge" if first else None
+        dots(axes, shown.senders[~near], shown.receivers[~near], size, "C3", label)
         axes.set_title(
             f"{title}\nbandwidth {shown.bandwidth}, "
             f"{100 * near.mean():.0f} % with |i - j| < {block_size}",
             fontsize="medium",
         )
+    legend = {"loc": "outside lower center", "ncols": 2, "markerscale": 4}
+    figure.legend(**legend, frameon=False)
     save(figure, path)
 
 
@@ -98,7 +103,7 @@ def packing(x: dict, path: Path) -> None:
         axes.add_patch(Rectangle(corner, width, height, color="0.92", zorder=0))
     axes.set_title(
         f"{len(sizes)} graphs in one supergraph of {total} nodes\n"
-        f"grey: {padded} nodes of padding",
+        f"dots: edges, a colour for each graph; grey: {padded} nodes of padding",
         fontsize="medium",
     )
     save(figure, path)
