@@ -169,16 +169,8 @@ def changelog(folder: Path) -> str:
 # Pages that name classes in passing.
 _NO_GUIDES = (
     *("api", "architecture", "benchmarks", "changelog", "cheat-sheet", "choices"),
-    *(
-        "coming-from",
-        "comparison",
-        "gallery",
-        "index",
-        "public-names",
-        "studies/",
-        "tutorials/",
-    ),
-    *("upgrading", "which"),
+    *("coming-from", "comparison", "gallery", "index", "public-names", "studies/"),
+    *("tutorials/", "upgrading", "which"),
 )
 CLASS = re.compile(r"api/(layers|models)/(\w+)\.md")
 # What has no links: code, headings, links, formulas and HTML.
