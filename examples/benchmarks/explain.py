@@ -40,7 +40,7 @@ def _graphs(options: argparse.Namespace) -> list:
         ends = rng.integers(0, options.nodes, shape)
         both = np.concatenate([ends, ends[::-1]], axis=1)
         features = rng.normal(size=(options.nodes, 8))
-        graphs.append(kb.Graph(options.nodes, *both, node={"h": features}))
+        graphs.append(kb.Graph(options.nodes, both[0], both[1], node={"h": features}))
     return graphs
 
 

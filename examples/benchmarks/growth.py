@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 from examples.benchmarks import figures
 from keras_bandgnn.cli import options as shared
@@ -94,7 +95,7 @@ def backbone_of(model: str, hidden: int, layers: int):
     from keras_bandgnn import models
 
     inputs = {"x": {"features": 16}}
-    frame = {"hidden_dim": hidden, "num_layers": layers}
+    frame: dict[str, Any] = {"hidden_dim": hidden, "num_layers": layers}
     attention = {**frame, "num_heads": 4}
     made = {
         "ggnn": lambda: models.GGNNBackbone(inputs, hidden, layers, num_edge_types=1),
