@@ -1,13 +1,14 @@
-"""Sequence parallelism: the nodes of a large graph on several devices (JAX).
+"""Sequence parallelism: the nodes of a large graph on several devices.
 
     python examples/sequence_parallel.py --cpu-devices 8 --sequence 4 --batch 2
     python examples/sequence_parallel.py --model graphormer --cpu-devices 4
+    torchrun --nproc-per-node 2 examples/sequence_parallel.py             # torch
 
 A model classifies nodes of a graph with communities from noisy features and edges.
 Clusters of nodes are adjacent, so that few edges cross devices. `--cpu-devices` splits
-the CPU into several devices, to run without accelerators; the printed losses do not
-depend on their number. Sequence parallelism is not available on torch and TensorFlow,
-where the script trains on one device.
+the CPU into several devices of JAX, to run without accelerators; the printed losses do
+not depend on their number. Sequence parallelism is not available on TensorFlow, where
+the script trains on one device.
 """
 
 import argparse
@@ -63,21 +64,24 @@ def main(arguments=None) -> dict:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--sequence", type=int, help="devices per graph; all")
     parser.add_argument("--batch", type=int, default=1, help="groups of devices")
-    parser.add_argument("--cpu-devices", type=int, help="virtual")
+    parser.add_argument("--cpu-devices", type=int, help="virtual, of JAX")
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args(arguments)
     if options.short:
         options.nodes, options.epochs = 500, 2
 
-    scope = contextlib.nullcontext()
-    if keras.backend.backend() == "jax":
-        devices = len(keras.distribution.list_devices())
+    scope, is_main = contextlib.nullcontext(), True
+    if keras.backend.backend() == "tensorflow":
+        print("no sequence parallelism on TensorFlow: training on one device")
+    else:
+        devices = int(os.environ.get("WORLD_SIZE", 1))
+        if keras.backend.backend() == "jax":
+            devices = len(keras.distribution.list_devices())
         sequence = options.sequence or max(1, devices // options.batch)
         distribution = kb.distribution.sequence_parallel(sequence, options.batch)
-        scope = distribution.scope()
-        print(f"{options.batch} x {sequence} devices")
-    else:
-        print("sequence parallelism needs KERAS_BACKEND=jax: training on one device")
+        scope, is_main = distribution.scope(), distribution.is_main
+        if is_main:
+            print(f"{options.batch} x {sequence} devices")
 
     graphs = [communities(seed, options.nodes) for seed in range(options.graphs)]
     inputs = {"feature": {"features": 4}}
@@ -96,10 +100,11 @@ def main(arguments=None) -> dict:
         history = task.fit(graphs, epochs=options.epochs, verbose=0)
         seconds = time.perf_counter() - start
         result = {name: values[-1] for name, values in history.history.items()}
-    print(
-        f"loss {result['loss']:.4f}, accuracy {result['accuracy']:.3f}, "
-        f"{seconds:.1f} s for {options.epochs} epochs"
-    )
+    if is_main:
+        print(
+            f"loss {result['loss']:.4f}, accuracy {result['accuracy']:.3f}, "
+            f"{seconds:.1f} s for {options.epochs} epochs"
+        )
     return result
 
 

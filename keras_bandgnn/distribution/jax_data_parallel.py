@@ -8,16 +8,9 @@ import numpy as np
 
 from keras_bandgnn.distribution.jax_group import JaxGroup
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
-from keras_bandgnn.distribution.sequence_layout import (
-    LaidOutBatches,
-    SequenceLayout,
-    check_layers,
-    splits_part,
-)
+from keras_bandgnn.distribution.sequence_group import SequenceGroup
+from keras_bandgnn.distribution.sequence_layout import LaidOutBatches, splits_part
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE
-from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
-from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.plan import Plan
 
 
 def make_data_parallel(devices, supergraphs, timeout):
@@ -98,7 +91,7 @@ def check_hosts(mesh: np.ndarray, arguments: str) -> None:
         )
 
 
-class JaxReplicas(JaxGroup, keras.distribution.DataParallel):
+class JaxReplicas(SequenceGroup, JaxGroup, keras.distribution.DataParallel):
     """The devices of a mesh, which run one SPMD program.
 
     Args:
@@ -126,8 +119,6 @@ class JaxReplicas(JaxGroup, keras.distribution.DataParallel):
         JaxGroup.__init__(self, self, grid, supergraphs)
         self.sequence = sequence
         self._nodes = None
-        self._layouts: dict = {}
-        self._plain: dict = {}
 
     @contextlib.contextmanager
     def scope(self):
@@ -166,47 +157,14 @@ class JaxReplicas(JaxGroup, keras.distribution.DataParallel):
 
     # Called by tasks.
 
-    def check_task(self, task) -> None:
-        """Raise a ValueError for a task that cannot share a sequence."""
-        if self.sequence > 1:
-            check_layers(task)
-
-    @property
-    def takes_schedules(self) -> bool:
-        """Whether plans may have a schedule, which renumbers nodes in every step."""
-        return self.sequence == 1
-
-    def auto_plan(self, task, graphs=None):
-        """Return banded message passing if devices share a sequence."""
-        plan = task.backbone.auto_plan()
-        if self.sequence == 1 or plan is not None:
-            return plan
-        layers = task.preprocessor.layers_config() if task.preprocessor else ()
-        return Plan(Banded(block_size_of(graphs, layers)))
-
-    def layout(self, task) -> SequenceLayout:
-        """Return the batch layout of a task."""
-        node_outputs = task.output_level == "node"
-        return self._layouts.setdefault(
-            node_outputs, SequenceLayout(self.sequence, node_outputs)
-        )
-
     def data(self, task, loader):
         """Return a loader in the form for `fit` and `evaluate`."""
         self.check_task(task)
         if self.sequence == 1:
             return loader
         layout = self.layout(task)
-        batch = loader.build(0, loader.epoch)
-        self._nodes = layout.nodes(batch[0])
-        self._plain[task.output_level] = keras.tree.map_structure(
-            lambda a: keras.KerasTensor(a.shape, str(a.dtype)), batch
-        )
+        self._nodes = layout.nodes(self.first_batch(task, loader)[0])
         return LaidOutBatches(loader, layout)
-
-    def plain_batch(self, task):
-        """See `ReplicaGroup`."""
-        return self._plain.get(task.output_level)
 
     def stateless_call(self, task, call):
         """Return a task's call in which each device processes its part."""

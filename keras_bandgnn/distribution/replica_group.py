@@ -41,7 +41,7 @@ def callbacks_of(group, callbacks: Sequence) -> list:
         ValueError: For BackupAndRestore, which restores only the process that wrote the
             backup, and for ModelCheckpoint if one process cannot write on its own.
     """
-    if group.num_hosts == 1:
+    if group.processes == 1:
         return list(callbacks)
     refused = [keras.callbacks.BackupAndRestore]
     if group.saves_together:
@@ -129,6 +129,11 @@ class ReplicaGroup:
     def several(self) -> bool:
         """Whether there is more than one device."""
         return self.size > 1
+
+    @property
+    def processes(self) -> int:
+        """Number of processes, of which several may be one host."""
+        return self.num_hosts
 
     @property
     def is_main(self) -> bool:
@@ -266,7 +271,7 @@ class ReplicaGroup:
 
     def broadcast_bytes(self, content: bytes) -> bytes:
         """Return bytes of the main host, on all hosts."""
-        if self.num_hosts == 1:
+        if self.processes == 1:
             return content
         data = np.frombuffer(content, np.uint8) if self.is_main else np.zeros(0)
         length = int(self.sum_hosts(np.array([data.size], np.int64))[0])
@@ -281,7 +286,7 @@ class ReplicaGroup:
             task: The task.
             optimizer: Whether to copy the state of the optimizer, too.
         """
-        if self.num_hosts == 1:
+        if self.processes == 1:
             return
         metrics = {id(variable) for variable in task.metrics_variables}
         variables = [v for v in task.variables if id(v) not in metrics]
@@ -315,7 +320,7 @@ class ReplicaGroup:
         Args:
             rows: One array per graph, None for graphs of another host.
         """
-        if self.num_hosts == 1:
+        if self.processes == 1:
             return list(rows)
         shapes = np.zeros((len(rows), 1 + _MAX_AXES), np.int64)
         for shape, array in zip(shapes, rows, strict=True):

@@ -67,6 +67,35 @@ class SequenceLayout:
         }
         return ({**x, "node": node, "edge": edge, "plan": plan}, *targets)
 
+    def part(self, batch: tuple, index: int) -> tuple:
+        """Return the part of one device of a laid-out batch.
+
+        Args:
+            batch: (x,), (x, y) or (x, y, weight).
+            index: Index of the device.
+
+        Returns:
+            The batch; `x["sequence"]` has `mask` and `graph_id` of all nodes.
+        """
+        x, *targets = batch
+
+        def cut(array):
+            count = array.shape[1] // self.parts
+            return array[:, index * count : (index + 1) * count]
+
+        def cut_all(arrays):
+            return {name: cut(array) for name, array in arrays.items()}
+
+        if self.node_outputs:
+            targets = [cut(array) for array in targets]
+        plan = {
+            key: cut_all(arrays) if splits_part(key) else arrays
+            for key, arrays in x["plan"].items()
+        }
+        sequence = {name: x["node"][name] for name in ("mask", "graph_id")}
+        x = {**x, "node": cut_all(x["node"]), "plan": plan, "sequence": sequence}
+        return (x, *targets)
+
     def _edges(
         self, key: str, arrays: dict, before: int, nodes_per_device: int
     ) -> dict:
@@ -149,17 +178,19 @@ class LaidOutBatches(keras.utils.PyDataset):
     Args:
         loader: A `GraphLoader`.
         layout: A `SequenceLayout`.
+        index: Index of the device whose part of a batch to return; None for all.
     """
 
-    def __init__(self, loader, layout: SequenceLayout):
+    def __init__(self, loader, layout: SequenceLayout, index: int | None = None):
         super().__init__()
-        self.loader, self.layout = loader, layout
+        self.loader, self.layout, self.index = loader, layout, index
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __getitem__(self, index: int) -> tuple:
-        return self.layout(self.loader[index])
+        batch = self.layout(self.loader[index])
+        return batch if self.index is None else self.layout.part(batch, self.index)
 
     def on_epoch_end(self) -> None:
         """Advance the loader to the next epoch."""

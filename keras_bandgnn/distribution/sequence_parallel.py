@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ def sequence_parallel(
     devices: Sequence[str] | int | None = None,
     supergraphs: int | None = None,
 ) -> ReplicaGroup:
-    """Return a distribution in which devices share each supergraph's nodes (JAX).
+    """Return a distribution in which devices share each supergraph's nodes.
 
     Each device holds the states of N / sequence consecutive nodes. Per step, banded
     message passing sends one block of states to each neighbouring device, and the
@@ -35,6 +36,9 @@ def sequence_parallel(
     devices). Row-wise layers of Keras, such as `Dense`, need no declaration. A task
     with any other layer raises an error before it starts.
 
+    On JAX one process has all devices of a group. On torch each device has a process,
+    which `torchrun` starts; consecutive ones share a supergraph.
+
     Place clusters of nodes next to each other (`RCMKCompile`, `ClusterCompile`), so
     that few edges cross devices.
 
@@ -43,7 +47,7 @@ def sequence_parallel(
             heads.
         batch: Number of groups of devices; all devices are used by default.
         devices: Names of devices, such as `["gpu:0", "gpu:1"]`; all by default. Those
-            of a group belong to one process.
+            of a group belong to one process. On torch that of this process.
         supergraphs: Supergraphs per step; one per group by default.
 
     Returns:
@@ -51,14 +55,14 @@ def sequence_parallel(
 
     Raises:
         ValueError: If the sizes do not match the devices.
-        NotImplementedError: On backends other than JAX.
+        NotImplementedError: On TensorFlow.
 
     Reference:
         Zhang et al. 2024 (TorchGT), section III-C.
 
     Example:
     >>> import keras_bandgnn as kb
-    >>> if keras.backend.backend() == "jax":
+    >>> if keras.backend.backend() != "tensorflow":
     ...     distribution = kb.distribution.sequence_parallel(sequence=1)
     """
     sequence = positive_int("sequence", sequence)
@@ -66,12 +70,13 @@ def sequence_parallel(
     if not isinstance(devices, str):
         optional(strings, "devices", devices)
     supergraphs = optional(positive_int, "supergraphs", supergraphs)
-    if keras.backend.backend() != "jax":
+    backend = keras.backend.backend()
+    modules = {"jax": "jax_data_parallel", "torch": "torch_sequence_parallel"}
+    if backend not in modules:
         raise NotImplementedError(
-            "Expected the backend 'jax' for sequence parallelism. Received: "
-            f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax, or use "
-            "data_parallel(), which runs on every backend."
+            "Expected the backend 'jax' or 'torch' for sequence parallelism. Received: "
+            f"{backend!r}. Set KERAS_BACKEND=jax, or use data_parallel(), which runs "
+            "on every backend."
         )
-    from keras_bandgnn.distribution.jax_data_parallel import make_sequence_parallel
-
-    return make_sequence_parallel(sequence, batch, devices, supergraphs)
+    module = importlib.import_module(f"keras_bandgnn.distribution.{modules[backend]}")
+    return module.make_sequence_parallel(sequence, batch, devices, supergraphs)

@@ -94,6 +94,9 @@ class TorchReplicas(ReplicaGroup, *_BASES):
         timeout: Seconds after which a process stops waiting for the others.
     """
 
+    # Number of processes that compute the same outputs.
+    copies = 1
+
     def __init__(self, devices, supergraphs: int | None, timeout: float):
         rank = int(os.environ.get("RANK", 0))
         world = int(os.environ.get("WORLD_SIZE", 1))
@@ -135,7 +138,7 @@ class TorchReplicas(ReplicaGroup, *_BASES):
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise RuntimeError(
-                f"Expected all {self.size} processes to take part within "
+                f"Expected all {self.processes} processes to take part within "
                 f"{self.timeout:g} s. Received: {reason}. Check whether another "
                 "process has failed, or raise data_parallel(timeout=)."
             ) from error
@@ -155,27 +158,27 @@ class TorchReplicas(ReplicaGroup, *_BASES):
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
         """Return the sum of an array over the processes."""
-        if self.size == 1:
+        if self.processes == 1:
             return array
         tensor = torch.tensor(array, device=self.device)
         return self._sum([tensor])[0].cpu().numpy()
 
     def share(self, mean, weight):
         """See `ReplicaGroup`."""
-        if self.size == 1:
+        if self.processes == 1:
             return mean
         (total,) = self._sum([weight])
         # 0 instead of NaN if all weights are 0.
         share = torch.where(total > 0, weight / torch.where(total > 0, total, 1), 0.0)
-        return mean * (self.size * share.detach())
+        return mean * (self.processes * share.detach())
 
     def total(self, loss):
         """See `ReplicaGroup`."""
-        return loss * self.size
+        return loss * (self.processes / self.copies)
 
     def train_step(self, task, data):
         """Run a training step as Keras does, with sums over all processes."""
-        if self.size == 1:
+        if self.processes == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         before = _cleared(task.metrics_variables)
@@ -189,14 +192,15 @@ class TorchReplicas(ReplicaGroup, *_BASES):
         gradients = [v.value.grad for v in variables]
         # One collective for gradients and metrics.
         summed = iter(self._sum_metrics(task, before, gradients))
-        gradients = [g if g is None else next(summed) / self.size for g in gradients]
+        count = self.processes
+        gradients = [g if g is None else next(summed) / count for g in gradients]
         with torch.no_grad():
             task.optimizer.apply(gradients, variables)
         return task.get_metrics_result()
 
     def test_step(self, task, data):
         """Run an evaluation step."""
-        if self.size == 1:
+        if self.processes == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         before = _cleared(task.metrics_variables)
@@ -224,7 +228,7 @@ class TorchReplicas(ReplicaGroup, *_BASES):
         for variable, old, new in zip(
             variables, before, summed[len(tensors) :], strict=True
         ):
-            variable.assign(old + new)
+            variable.assign(old + new / self.copies if self.copies > 1 else old + new)
         return summed[: len(tensors)]
 
 

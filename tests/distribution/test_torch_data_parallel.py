@@ -76,6 +76,27 @@ def test_two_processes_train_as_one(tmp_path):
     assert "Epoch 1/2" in logs[0] and "Epoch" not in logs[1]
 
 
+def test_two_processes_share_the_nodes_of_a_graph(tmp_path):
+    tasks = ("banded", "attention", "selector")
+    wanted = [{"task": task, "sequence": 2} for task in tasks]
+    wanted += [
+        {"task": "banded", "sequence": 3},
+        {"task": "schnet", "sequence": 2},
+        {"task": "banded", "sequence": 2, "differ": True},
+    ]
+    results, logs = spawn(tmp_path, "shared", wanted)
+    for place, task in enumerate(tasks):
+        reference = alone(task=task)
+        for result, log in zip(results, logs, strict=True):
+            assert result is not None, log[-3000:]
+            assert_same(result[place], reference)
+    for result in results:
+        assert "Expected sequence * batch = 2, the number of processes" in result[-3]
+        assert "Expected layers that support sequence parallelism" in result[-2]
+    assert "Expected the same graphs in the same order" in results[1][-1]
+    assert "Epoch 1/2" in logs[0] and "Epoch" not in logs[1]
+
+
 # Keras 3.15 has none on torch: the cases of tests/matrix.py with a newer one run these.
 by_keras = pytest.mark.skipif(
     not compat.has_distributions(), reason="needs distributions of Keras on torch"

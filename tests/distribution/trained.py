@@ -101,6 +101,8 @@ def made(kind, dropout=0.0):
         task = kb.models.NodeClassifier(backbone, 2, prepare)
         task.compile(keras.optimizers.SGD(0.05))
         return task, [large_graph()]
+    if kind in ("banded", "attention"):
+        return of_sequences(kind)
     softplus = {"activation": kb.layers.shifted_softplus}
     backbone = kb.models.SchNetBackbone(
         [1, 6], hidden_dim=8, num_gaussians=10, num_steps=2
@@ -118,6 +120,42 @@ def made(kind, dropout=0.0):
     rate = 1e-4 if kind == "forces" else 0.05
     task.compile(keras.optimizers.SGD(rate))
     return task, molecules(40, kind == "forces")
+
+
+def of_sequences(kind):
+    """A task whose devices may share a graph, and graphs with short edges and long."""
+    rng = np.random.default_rng(0)
+    level, graphs = "node" if kind == "banded" else "graph", []
+    for size in rng.integers(20, 60, 8):
+        sender = rng.integers(0, size, 3 * size)
+        receiver = np.clip(sender + rng.integers(-9, 10, 3 * size), 0, size - 1)
+        label = rng.integers(0, 3, size) if level == "node" else rng.normal()
+        graph = kb.Graph(
+            size,
+            sender,
+            receiver,
+            edge_type=rng.integers(0, 2, 3 * size),
+            node={"h": rng.normal(size=(size, 5))},
+            label=label,
+            label_level=level,
+        )
+        graphs.append(graph)
+    inputs, batcher = {"h": {"features": 5}}, kb.preprocessing.DynamicBatcher(2)
+    if kind == "banded":
+        backbone = kb.models.GGNNBackbone(inputs, 8, num_steps=2, num_edge_types=2)
+        plan = kb.primitives.Plan(kb.primitives.Banded(4), rest=kb.primitives.Segment())
+        prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
+        task = kb.models.NodeClassifier(backbone, 3, prepare)
+    else:
+        backbone = kb.models.GraphormerBackbone(
+            inputs, 8, num_layers=2, num_heads=4, global_token=True
+        )
+        layers = backbone.graph_layers()
+        plan = kb.preprocessing.AttentionPlan()
+        prepare = kb.preprocessing.GraphPreprocessor(layers, batcher, plan)
+        task = kb.models.GraphRegressor(backbone, 1, prepare)
+    task.compile(keras.optimizers.SGD(0.05))
+    return task, graphs
 
 
 class Stop(keras.callbacks.Callback):
@@ -152,12 +190,14 @@ def train(
     epochs=2,
     differ=False,
     by_keras=False,
+    sequence=None,
     **options,
 ):
     """Trains, evaluates and predicts; returns plain results.
 
     Args:
-        task: "selector", "norms", "schnet", "forces" or "sampled".
+        task: "selector", "norms", "schnet", "forces", "sampled", "banded" or
+            "attention".
         folder: Where progress and checkpoints go.
         stop: Epoch and batch after which `stopped_host` calls `end`.
         stopped_host: Number of the process.
@@ -165,6 +205,7 @@ def train(
         epochs: Number of epochs.
         differ: Whether each process gets other graphs.
         by_keras: Whether a distribution of Keras says which devices there are.
+        sequence: Number of devices that share a supergraph.
         **options: Of `data_parallel`.
     """
     if by_keras:
@@ -172,6 +213,9 @@ def train(
         keras.distribution.initialize()
         distribution = keras.distribution.DataParallel(auto_shard_dataset=False)
         host = distribution.data_shard_id
+    elif sequence:
+        distribution = kb.distribution.sequence_parallel(sequence, **options)
+        host = int(os.environ["RANK"])
     else:
         distribution = kb.distribution.data_parallel(**options)
         host = getattr(distribution, "host", 0)
