@@ -6,10 +6,10 @@ python tests/matrix.py --turn [NUMBER]
 
 An environment is a fresh one of `venv`: newest releases, the floors of pyproject.toml,
 or Keras' nightly release. Its results go to docs/matrix.json, and as a table to
-docs/support.md; one that is there already is not run again, but with `--again`. The
+docs/support.md; what is there already is not run again, but with `--again`. The
 packages lie in `--folder` while its tests run. `--short` runs a part of the tests.
 `--turn` runs this part in the environment whose turn it is, today's by default, on one
-backend, and records nothing: .ci/run does so.
+backend, and records nothing.
 """
 
 import argparse
@@ -172,36 +172,38 @@ def outcome(lines: list[str]) -> dict:
 _COUNT = r"(\d+) (passed|failed|skipped|errors?)\b"
 
 
-def tested(python: str, backends: tuple[str, ...], short: bool) -> dict[str, dict]:
-    """Run the tests on backends, the first all of them; return their outcomes."""
-    results = {}
+def tested(python: str, backend: str, scope: str, files: tuple[str, ...]) -> dict:
+    """Run tests on a backend; return their outcome.
+
+    Args:
+        python: The Python of an environment.
+        backend: The backend.
+        scope: See tests/conftest.py.
+        files: The files of the tests.
+    """
     # As tests/run.py does for a backend.
     code = "import json, sys; sys.path.insert(0, 'tests'); import run; "
     code += "run.run(*json.loads(sys.argv[1]))"
-    files = [*(SHORT if short else CORE), "-p", "no:cacheprovider"]
-    for backend in backends:
-        start = time.monotonic()
-        scope = "landing" if backend == backends[0] or short else "backends"
-        process = subprocess.Popen(
-            [python, "-c", code, json.dumps([backend, scope, files])],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        lines = []
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line.removeprefix(f"{backend}: "))
-        process.wait()
-        results[backend] = outcome(lines)
-        results[backend]["minutes"] = round((time.monotonic() - start) / 60, 1)
-        if not results[backend]["passed"] and not results[backend]["failures"]:
-            # Nothing was collected, as where the backend cannot be imported.
-            results[backend]["failures"] = ["no test ran"]
-            results[backend]["failed"] = 1
-    return results
+    arguments = [backend, scope, [*files, "-p", "no:cacheprovider"]]
+    start = time.monotonic()
+    process = subprocess.Popen(
+        [python, "-c", code, json.dumps(arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.removeprefix(f"{backend}: "))
+    process.wait()
+    result = outcome(lines)
+    if not result["passed"] and not result["failures"]:
+        # Nothing was collected, as where the backend cannot be imported.
+        result |= {"failed": 1, "failures": ["no test ran"]}
+    return {**result, "minutes": round((time.monotonic() - start) / 60, 1)}
 
 
 def table(record: dict) -> str:
@@ -237,8 +239,19 @@ def write(record: dict) -> None:
     PAGE.write_text(f"{before}{marked}{behind}")
 
 
-def run(environment: Environment, folder: Path, short: bool) -> dict:
-    """Make an environment, test in it, remove it; return its entry of the record."""
+def run(environment: Environment, folder: Path, short: bool, done: dict, save) -> dict:
+    """Make an environment, test in it, remove it.
+
+    Args:
+        environment: The environment.
+        folder: Where it lies meanwhile.
+        short: Whether to run a part of the tests.
+        done: Outcomes by backend, of backends that are not tested again.
+        save: Function of the entry for the record, called after each backend.
+
+    Returns:
+        The entry for the record.
+    """
     print(f"=== {environment.name}: installing", flush=True)
     start = time.monotonic()
     place = folder / environment.name
@@ -246,15 +259,30 @@ def run(environment: Environment, folder: Path, short: bool) -> dict:
         python = create(environment, place)
         minutes = (time.monotonic() - start) / 60
         print(f"=== {environment.name}: installed in {minutes:.1f} min", flush=True)
-        return {
+        entry = {
             "date": datetime.date.today().isoformat(),
             "versions": installed(python),
             "install_minutes": round(minutes, 1),
             "core": "short" if short else "core",
-            "tests": tested(python, environment.backends, short),
+            "tests": dict(done),
         }
+        for backend in environment.backends:
+            if backend not in done:
+                all_tests = short or backend == environment.backends[0]
+                scope = "landing" if all_tests else "backends"
+                files = SHORT if short else CORE
+                entry["tests"][backend] = tested(python, backend, scope, files)
+                save(entry)
+        return entry
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def done_before(record: dict, environment: Environment, short: bool) -> dict:
+    """Return the outcomes in the record, of the same tests or more, by backend."""
+    entry = record.get(environment.name, {"core": None, "tests": {}})
+    enough = ("core", "short") if short else ("core",)
+    return entry["tests"] if entry["core"] in enough else {}
 
 
 def turn(number: int) -> Environment:
@@ -271,7 +299,9 @@ def main() -> int:
     """Run what was asked for; return 1 if a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", nargs="+", help="words in names of environments")
-    parser.add_argument("--list", action="store_true", help="the environments")
+    parser.add_argument(
+        "--list", action="store_true", help="environments, and the backends to test"
+    )
     parser.add_argument("--again", action="store_true", help="also those in the record")
     parser.add_argument("--short", action="store_true", help="a part of the tests")
     parser.add_argument("--folder", type=Path, help="where the environments lie")
@@ -288,27 +318,33 @@ def main() -> int:
         chosen = [turn(today if options.turn < 0 else options.turn)]
     if options.list:
         for environment in chosen:
-            state = "recorded" if environment.name in record else "to do"
+            done = done_before(record, environment, options.short)
+            state = ", ".join(set(environment.backends) - set(done)) or "recorded"
             if not interpreter(environment.python):
                 state = f"no Python {environment.python}"
-            print(environment.name, ",".join(environment.backends), state)
+            print(f"{environment.name}: {state}")
         return 0
-    failed = False
+    records, failed = options.turn is None, False
+    short = options.short or not records
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for environment in chosen:
             if not interpreter(environment.python):
                 print(f"=== {environment.name}: no Python {environment.python}")
                 continue
-            records = options.turn is None
-            if records and environment.name in record and not options.again:
+            earlier = records and not options.again
+            done = done_before(record, environment, short) if earlier else {}
+            if set(done) >= set(environment.backends):
                 print(f"=== {environment.name}: recorded, skipped")
                 continue
-            entry = run(environment, Path(folder), options.short or not records)
+
+            def save(entry, name=environment.name):
+                print(f"=== {name}: {json.dumps(entry)}", flush=True)
+                if records:
+                    record[name] = entry
+                    write(record)
+
+            entry = run(environment, Path(folder), short, done, save)
             failed |= any(result["failed"] for result in entry["tests"].values())
-            print(f"=== {environment.name}: {json.dumps(entry)}", flush=True)
-            if records:
-                record[environment.name] = entry
-                write(record)
     return int(failed)
 
 

@@ -61,6 +61,28 @@ def test_the_table_names_failures():
     assert text.endswith("- newest-3.13, jax: `tests/test_graph.py::test_a`")
 
 
+def test_what_is_recorded_is_not_run_again(monkeypatch, tmp_path):
+    environment = matrix.ENVIRONMENTS[0]
+    entry = {"core": "short", "tests": {"torch": {}}}
+    record = {environment.name: entry}
+    assert matrix.done_before(record, environment, short=True) == {"torch": {}}
+    assert matrix.done_before(record, environment, short=False) == {}
+    assert matrix.done_before({}, environment, short=True) == {}
+
+    outcome, saved = {"passed": 1, "failed": 0}, []
+    monkeypatch.setattr(matrix, "create", lambda *arguments: "python")
+    monkeypatch.setattr(matrix, "installed", lambda python: {})
+    monkeypatch.setattr(matrix, "tested", lambda *arguments: outcome)
+    matrix.run(
+        environment,
+        tmp_path,
+        True,
+        entry["tests"],
+        lambda entry: saved.append(list(entry["tests"])),
+    )
+    assert saved == [["torch", "jax"], ["torch", "jax", "tensorflow"]]
+
+
 def test_environments_take_turns(monkeypatch):
     monkeypatch.setattr(matrix, "interpreter", lambda version: version != "3.14")
     turns = [matrix.turn(number) for number in range(40)]
