@@ -167,10 +167,10 @@ def changelog(folder: Path) -> str:
 
 
 # Pages that name classes in passing.
-_NO_GUIDES = (
-    *("api", "architecture", "benchmarks", "changelog", "cheat-sheet", "choices"),
-    *("coming-from", "comparison", "gallery", "index", "public-names", "studies/"),
-    *("tutorials/", "upgrading", "which"),
+_IN_PASSING = tuple(
+    "api architecture benchmarks changelog cheat-sheet choices coming-from comparison "
+    "gallery index keras-io public-names results studies/ tutorials/ upgrading "
+    "which".split()
 )
 CLASS = re.compile(r"api/(layers|models)/(\w+)\.md")
 # What has no links: code, headings, links, formulas and HTML.
@@ -210,7 +210,7 @@ def guides(name: str, files) -> str:
     """Return links to the pages that say most of a class."""
     counts = []
     for file in files.documentation_pages():
-        if not file.src_uri.startswith(_NO_GUIDES):
+        if not file.src_uri.startswith(_IN_PASSING):
             text = file.content_string
             if count := len(re.findall(rf"\b{name}\b", text)):
                 title = re.search(r"^# (.*)", text, re.M)[1]

@@ -267,7 +267,8 @@ def test_the_reference_has_no_page_of_a_name_that_left():
 def test_every_backbone_has_its_figure_and_equation():
     backbones = NAMES["BACKBONES"]
     names = {n for n in keras_bandgnn.models.__all__ if n.endswith("Backbone")}
-    assert names - set(backbones["WITHOUT"]) == set(backbones["FIGURES"])
+    message = "add the backbone to FIGURES of docs/backbones.py"
+    assert names - set(backbones["WITHOUT"]) == set(backbones["FIGURES"]), message
     for path, svg in backbones["drawings"]().items():
         assert (DOCS / path).read_text() == svg, "run `python docs/backbones.py`"
 
