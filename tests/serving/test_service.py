@@ -227,6 +227,26 @@ def test_requests_that_wait_share_a_batch(example):
     assert isinstance(broken, RuntimeError) and isinstance(last, RuntimeError)
 
 
+def test_too_many_waiting_molecules_are_refused(example, monkeypatch):
+    service = example("service")
+    monkeypatch.setattr(service, "MAX_WAITING", 1)
+
+    class Predict:
+        def sizes(self):
+            return [{"graph": 3}]
+
+    app = service.make_app(Predict())
+    (endpoint,) = (
+        route.endpoint
+        for route in app.routes
+        if getattr(route, "path", "") == "/predict"
+    )
+    response = asyncio.run(endpoint(service.Molecules(smiles=["C", "CC"])))
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert "try again later" in json.loads(response.body)["detail"]
+
+
 def test_triton_has_the_inputs_of_the_model(model, tmp_path, example):
     example("triton_repository").main([str(model), str(tmp_path)])
     texts = {path.parent.name: path.read_text() for path in tmp_path.glob("*/*.pbtxt")}
