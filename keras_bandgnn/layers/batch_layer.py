@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import keras
 from keras import ops
 
 from keras_bandgnn import keras_bases, primitives
@@ -292,6 +293,16 @@ def _real_first(is_real):
     size = ops.shape(real)[1]
     number = ops.broadcast_to(ops.arange(size, dtype="int32"), ops.shape(real))
     return batched_segment_sum(number, ops.cast(place, "int32"), size)
+
+
+def is_symbolic(batch) -> bool:
+    """Return whether a batch, or a part of one, has results of `keras.Input`.
+
+    Layers called on it prepare a plan for themselves, in each call of the model.
+    """
+    while isinstance(batch, Mapping):
+        batch = next(iter(batch.values()), None)
+    return isinstance(batch, keras.KerasTensor)
 
 
 def check_call(states, batch) -> None:

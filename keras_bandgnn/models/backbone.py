@@ -315,6 +315,34 @@ class Backbone(keras_bases.Model):
 
         return enable_lora(self, rank, alpha, layers)
 
+    def functional(self, batch: Mapping) -> keras.Model:
+        """Return a functional model of the same layers and weights.
+
+        `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
+        connections, and `keras.Model` takes the output of any layer; of several
+        functional models of one backbone, that of the first. Save the backbone instead.
+
+        Args:
+            batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
+                for any shapes, where the layers allow them.
+
+        Raises:
+            ValueError: If it computes with arrays outside of layers, as SchNet,
+                Graphormer and models under a schedule do.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+        >>> batch, *_ = kb.preprocessing.GraphLoader([graph])[0]
+        >>> backbone = kb.models.GINEBackbone({"kind": 2}, 8, num_layers=1)
+        >>> model = backbone.functional(batch)
+        >>> model.get_layer("message_0").output.shape[-1]
+        8
+        """
+        from keras_bandgnn.models.functional_model import functional_model
+
+        return functional_model(self, batch)
+
     def save_to_preset(
         self, path: FilePath, weights: str = "float32", card: Mapping | None = None
     ) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from keras_bandgnn import compat
 from keras_bandgnn.checks import refuse, shown
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.layers.batch_layer import is_symbolic
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     Encoded,
     accepting,
@@ -137,7 +138,7 @@ def read_inputs(name: str, x: Any) -> Inputs:
         if not type(x).__module__.startswith("keras_bandgnn."):
             _check_yielded(name, x, x[0])
         return Inputs(BATCHES, x, x)
-    if _is_symbolic(x):
+    if is_symbolic(x):
         refuse(name, "graphs, raw data or batches", x, _SYMBOLIC)
     if isinstance(x, Iterator):
         x = _read_iterator(name, x)
@@ -304,13 +305,6 @@ def is_graphs(data: Any) -> bool:
     return hasattr(data, "node_ptr")
 
 
-def _is_symbolic(data: Any) -> bool:
-    """Return whether data are results of `keras.Input`."""
-    while isinstance(data, Mapping):
-        data = next(iter(data.values()), None)
-    return isinstance(data, keras.KerasTensor)
-
-
 def _is_collection(data: Any) -> bool:
     """Return whether data are items in a collection that Keras does not take."""
     if isinstance(data, list | tuple | Mapping | str | bytes | Iterator):
@@ -406,10 +400,10 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
             else "Expected a batch. Received: graphs. Write task.predict(graphs), or "
             f"x, *_ = task.loader(graphs)[0], then {call}."
         )
-    other = isinstance(x, Mapping) and "node" not in x and _is_symbolic(x)
+    other = isinstance(x, Mapping) and "node" not in x and is_symbolic(x)
     if other or hasattr(x, "shape"):
         advice = "Take one of task.loader(graphs)."
-        if _is_symbolic(x):
+        if is_symbolic(x):
             advice = _SYMBOLIC
         refuse("batch", "a batch of a loader, a dict of arrays", x, advice)
     if class_weight is not None:

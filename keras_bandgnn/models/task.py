@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
+import keras
 import numpy as np
 
 from keras_bandgnn import compat
@@ -134,6 +135,33 @@ class Task(GraphModel):
         from keras_bandgnn.training.lora import enable_lora
 
         return enable_lora(self, rank, alpha, layers)
+
+    def functional(self, batch: Mapping) -> keras.Model:
+        """Return a functional model of the same layers and weights.
+
+        `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
+        connections, and `keras.Model` takes the output of any layer; of several
+        functional models of one task, that of the first. Save the task instead.
+
+        Args:
+            batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
+                for any shapes, where the layers allow them.
+
+        Raises:
+            ValueError: If it computes with arrays outside of layers, as SchNet,
+                Graphormer and models under a schedule do.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
+        >>> batch, *_ = task.loader([graph])[0]
+        >>> task.functional(batch).get_layer("head").output.shape[-1]
+        2
+        """
+        from keras_bandgnn.models.functional_model import functional_model
+
+        return functional_model(self, batch)
 
     def embed(
         self, graphs: Data, level: str = "node", reduce: str = "mean", layer: int = -1

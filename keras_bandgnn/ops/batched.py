@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_bandgnn.host_keras import keras, ops
@@ -46,6 +48,24 @@ def _wide(dtype) -> str:
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
+def as_operation(function: Callable) -> Callable:
+    """Return the function as a `keras.Operation` where results of `keras.Input` come.
+
+    Functional models then have it as a node; backends know arrays alone.
+    """
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        if not any(isinstance(arg, keras.KerasTensor) for arg in args):
+            return function(*args, **kwargs)
+        name = function.__name__.title().replace("_", "")
+        kind = type(name, (keras.Operation,), {"call": staticmethod(function)})
+        return kind()(*args, **kwargs)
+
+    return call
+
+
+@as_operation
 def batched_gather(x: Tensor, ids: Tensor) -> Tensor:
     """Gather rows `x[g, ids[g]]` of each supergraph.
 
@@ -77,6 +97,7 @@ def scatter_add(indices: Tensor, values: Tensor, shape: Shape) -> Tensor:
     return ops.cast(backend.scatter_add(indices, wide, shape), values.dtype)
 
 
+@as_operation
 def batched_segment_sum(
     data: Tensor, ids: Tensor, num_segments: int, is_sorted: bool = False
 ) -> Tensor:
@@ -104,6 +125,7 @@ def batched_segment_sum(
     return ops.cast(sums[:, :num_segments], data.dtype)
 
 
+@as_operation
 def batched_segment_max(
     data: Tensor, ids: Tensor, num_segments: int, is_sorted: bool = True
 ) -> Tensor:

@@ -15,7 +15,9 @@ from task_samples import BACKBONES, TASKS, data_of, task_of
 import keras_bandgnn as kb
 from keras_bandgnn.batch import unbatch
 
-pytestmark = pytest.mark.every_backend("two_branches", "NodeSelector", "PaiNN")
+pytestmark = pytest.mark.every_backend(
+    "two_branches", "NodeSelector", "PaiNN", "GPS", "GINE", "of_a_layer"
+)
 
 BACKENDS = ("torch", "jax", "tensorflow")
 SAMPLES = [(name, None) for name in TASKS]
@@ -34,6 +36,58 @@ def test_tasks_take_the_inputs_of_a_loader(name, backbone):
     outputs = (model.predict_on_batch(x), task.predict_on_batch(x))
     for one, other in zip(*map(keras.tree.flatten, outputs), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+# They compute with arrays between layers, or take schedules.
+UNTRACED = ("Graphormer", "SchNet", "GTBackbone, with target", "Selector", "Force")
+
+
+@pytest.mark.parametrize("name, backbone", SAMPLES, ids=str)
+def test_functional_models_have_the_same_layers_and_outputs(name, backbone):
+    task, data = task_of(name, backbone), data_of(name, 8)
+    if backbone is not None:
+        data = for_backbone(task.backbone, data)
+    x, *_ = task.loader(data)[0]
+    if any(word in f"{name} {backbone}" for word in UNTRACED):
+        with pytest.raises(ValueError, match="Expected a model that computes by"):
+            task.functional(x)
+        return
+    model = task.functional(x)
+    assert {id(weight) for weight in model.weights} <= {id(w) for w in task.weights}
+    outputs = (model.predict_on_batch(x), task.predict_on_batch(x))
+    for one, other in zip(*map(keras.tree.flatten, outputs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    lines = []
+    model.summary(print_fn=lambda text, **_: lines.append(text))
+    for layer in (*task.backbone.layers, *task.head_layers):
+        if any(layer is node for node in model.layers):
+            assert layer.name[:12] in "\n".join(lines)
+
+
+@pytest.mark.parametrize("any_size", [False, True])
+def test_functional_models_give_the_states_of_a_layer(any_size):
+    loader = loader_of(8)
+    backbone = kb.models.GINEBackbone({"kind": 3}, 8, num_layers=2, dropout=0.5)
+    x, *_ = loader[0]
+    model = backbone.functional(loader.inputs() if any_size else x)
+    inner = keras.Model(model.input, model.get_layer("norm_0").output)
+    assert inner.predict_on_batch(x).shape == (*x["node"]["mask"].shape, 8)
+    np.testing.assert_allclose(
+        model.predict_on_batch(x), backbone.predict_on_batch(x), atol=1e-5
+    )
+    # Dropout is that of a step of training.
+    assert not np.allclose(*(states(model, x) for _ in range(2)))
+
+
+def states(model, x):
+    return keras.ops.convert_to_numpy(keras.ops.stop_gradient(model(x, training=True)))
+
+
+def test_functional_models_need_a_batch():
+    backbone = kb.models.GINEBackbone({"kind": 3}, 8)
+    for batch in (None, graphs_of(2), {"kind": np.zeros((1, 3))}):
+        with pytest.raises(ValueError, match="Expected `batch`"):
+            backbone.functional(batch)
 
 
 def graphs_of(count, seed=0):

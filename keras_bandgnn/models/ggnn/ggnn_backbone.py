@@ -11,6 +11,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
+from keras_bandgnn.layers.batch_layer import is_symbolic
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
@@ -251,7 +252,10 @@ class GGNNBackbone(Backbone):
 
     def _step(self, plan, num_nodes: int, training: bool):
         """Run one step, for a plan without a schedule."""
-        plan = self.message_passing.prepare_plan(plan, num_nodes)
+        if is_symbolic(plan):
+            plan = {"plan": plan}
+        else:
+            plan = self.message_passing.prepare_plan(plan, num_nodes)
 
         def step(states, sums=None):
             messages = self.message_passing(states, plan, training=training)

@@ -20,6 +20,7 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.layers.batch_layer import (
     hop_batch,
+    is_symbolic,
     receiver_rows,
     takes_lookups,
 )
@@ -340,9 +341,10 @@ class MessagePassingBackbone(Backbone):
 
     def _looked_up_edges(self, batch):
         """Return the edge states as a `LookedUp`, or None."""
-        if type(self.edge_encoder) is not NodeEncoder or self.updates_edge_states:
+        if type(self.edge_encoder) is not NodeEncoder or is_symbolic(batch):
             return None
-        if type(self).edge_states is not MessagePassingBackbone.edge_states:
+        base = MessagePassingBackbone.edge_states
+        if self.updates_edge_states or type(self).edge_states is not base:
             return None
         if self.pools or not all(map(takes_lookups, self.messages)):
             return None
@@ -443,7 +445,7 @@ class MessagePassingBackbone(Backbone):
         if edge_states is None:
             edge_states = self.edge_states(batch)
         trimmed, pooled = "hops" in batch, False
-        prepared = None if trimmed else self.prepare(batch)
+        prepared = batch if trimmed else self._prepared(batch)
         virtual = self._virtual_node(batch)
         seen = [states]
         for number in range(self.num_layers):
@@ -469,9 +471,13 @@ class MessagePassingBackbone(Backbone):
                 states, edge_states, batch = self._pooled(
                     number, states, edge_states, batch
                 )
-                prepared, pooled = self.prepare(batch), True
+                prepared, pooled = self._prepared(batch), True
                 if virtual is not None:
                     virtual.pool(batch)
+
+    def _prepared(self, batch):
+        """Return the batch with its plan prepared for all layers."""
+        return batch if is_symbolic(batch) else self.prepare(batch)
 
     def _virtual_node(self, batch):
         """Return the `VirtualNode` of a batch, or None."""

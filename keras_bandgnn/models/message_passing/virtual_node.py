@@ -30,4 +30,4 @@ class VirtualNode:
         rows = backbone.activation(backbone.virtual_inner[number](sums))
         rows = backbone.activation(backbone.virtual_outer[number](rows))
         rows = backbone.dropout_layer(rows, training=training)
-        self.state = self.state + rows if backbone.residual else rows
+        self.state = ops.add(self.state, rows) if backbone.residual else rows

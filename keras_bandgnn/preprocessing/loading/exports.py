@@ -147,8 +147,12 @@ def to_tf_data(loader, new_orders: bool = False):
     return data.prefetch(tf.data.AUTOTUNE)
 
 
-def inputs(loader) -> dict:
-    """See `Loader.inputs`."""
+def make_inputs(specs: Any) -> dict:
+    """Return results of `keras.Input`, named after their place in the batch.
+
+    Args:
+        specs: A batch with `(shape, dtype)` in place of each array.
+    """
     with backend_required():
         import keras
     names: list[str] = []
@@ -161,6 +165,18 @@ def inputs(loader) -> dict:
         while name in names:
             name = f"{base}_{len(names)}"
         names.append(name)
-        return keras.Input(batch_shape=(None, *shape[1:]), dtype=str(dtype), name=name)
+        return keras.Input(batch_shape=shape, dtype=str(dtype), name=name)
 
-    return make(signature(loader, any_budget=True)[0])
+    return make(specs)
+
+
+def inputs(loader) -> dict:
+    """See `Loader.inputs`."""
+
+    def any_groups(tree: Any):
+        if isinstance(tree, dict):
+            return {name: any_groups(value) for name, value in tree.items()}
+        shape, dtype = tree
+        return (None, *shape[1:]), dtype
+
+    return make_inputs(any_groups(signature(loader, any_budget=True)[0]))
