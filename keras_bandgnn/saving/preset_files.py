@@ -352,15 +352,34 @@ class Presets:
         self.file = file
 
     def __get__(self, instance, owner: type) -> dict[str, dict]:
-        """Return the metadata of each preset by its name."""
+        """Return the metadata of each preset by its name.
+
+        They are those of its file, and as in KerasHub `description`, from the card,
+        `params`, the number of parameters, and `path`, the folder.
+        """
         presets = {}
         for name in list_presets():
             path = home() / name / self.file
             entry = read_json(path) if path.is_file() else {}
             cls = keras.saving.get_registered_object(entry.get("registered_name", ""))
             if isinstance(cls, type) and issubclass(cls, owner):
-                presets[name] = read_json(home() / name / METADATA)
+                metadata = read_json(home() / name / METADATA)
+                presets[name] = {
+                    **metadata,
+                    "description": _description(home() / name / CARD),
+                    "params": metadata["parameter_count"],
+                    "path": str(home() / name),
+                }
         return presets
+
+
+def _description(card: Path) -> str:
+    """Return the first paragraph below the title of a card; empty without one."""
+    if not card.is_file():
+        return ""
+    _, _, text = card.read_text("utf-8").partition("\n# ")
+    _, _, text = text.partition("\n\n")
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def read(path: Path) -> dict:

@@ -1,6 +1,7 @@
 """Tasks, backbones and preprocessors behave as users of Keras and KerasHub expect."""
 
 import inspect
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -76,6 +77,13 @@ def test_presets_of_a_class():
     schnets = kb.models.SchNetBackbone.presets
     assert set(schnets) == {name for name in names if name.startswith("schnet")}
     assert schnets["schnet_qm9"]["parameter_count"] > 1000
+    entry = schnets["schnet_qm9"]
+    assert entry["params"] == entry["parameter_count"] == 80352
+    assert Path(entry["path"], "config.json").is_file()
+    assert all(e["description"] for e in kb.models.Backbone.presets.values())
+    gine = kb.models.GINEBackbone.presets["gine_zinc"]
+    expected = "GINE: penalised logP of drug-like molecules, each term normalised."
+    assert gine["description"] == expected
     selectors = kb.models.NodeSelector.presets
     assert "ggnn_varmisuse" in selectors and "schnet_qm9" not in selectors
     assert not kb.models.ForceRegressor.presets
