@@ -320,7 +320,8 @@ class Backbone(keras_bases.Model):
 
         `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
         connections, and `keras.Model` takes the output of any layer; of several
-        functional models of one backbone, that of the first. Save the backbone instead.
+        functional models of one backbone, that of the first. Train and save the
+        backbone itself.
 
         Args:
             batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`

@@ -141,7 +141,8 @@ class Task(GraphModel):
 
         `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
         connections, and `keras.Model` takes the output of any layer; of several
-        functional models of one task, that of the first. Save the task instead.
+        functional models of one task, that of the first. Train and save the
+        task itself.
 
         Args:
             batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
