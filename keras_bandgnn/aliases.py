@@ -102,7 +102,13 @@ class FrameOptions(ModuleOptions, total=False):
     remat: bool
 
 
-class ConvolutionOptions(FrameOptions, total=False):
+class PoolingOptions(TypedDict, total=False):
+    """What `MessagePassingBackbone`s with pooling between the layers take."""
+
+    pooling: Layer | Sequence[Layer | None] | None
+
+
+class ConvolutionOptions(FrameOptions, PoolingOptions, total=False):
     """What `GCNBackbone` and `GATBackbone` take beyond their arguments."""
 
     embeddings_initializer: Initializer
@@ -116,7 +122,7 @@ class DropoutOptions(FrameOptions, total=False):
     activation_first: bool
 
 
-class RelationOptions(DropoutOptions, total=False):
+class RelationOptions(DropoutOptions, PoolingOptions, total=False):
     """What `RGCNBackbone` takes beyond its arguments."""
 
     norm: str | None

@@ -21,7 +21,7 @@ from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 from keras_bandgnn import keras_bases
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch
+    from keras_bandgnn.aliases import Batch, Tensor
 
 # Attribute of a model that holds the metric "loss".
 LOSS_TRACKER = "_loss_tracker"
@@ -185,7 +185,7 @@ _local_metrics = [
 ][-1]
 
 
-class LocalSteps(keras.Model):
+class LocalSteps(keras_bases.Model):
     """A model whose steps sum over processes where it says so, and nowhere else.
 
     On torch, Keras from 3.16 on trains every model of a process group under
@@ -195,7 +195,7 @@ class LocalSteps(keras.Model):
     def _initialize_ddp(self):
         """Leave the sums over processes to the steps."""
 
-    def get_metrics_result(self):
+    def get_metrics_result(self) -> dict[str, Tensor]:
         """Return the metrics of the variables as they are."""
         return _local_metrics(self)
 

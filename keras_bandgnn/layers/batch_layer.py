@@ -180,7 +180,7 @@ def hop_batch(batch, number: int):
     return part
 
 
-def segment_plan(batch, num_edge_types: int = 1) -> dict:
+def segment_plan(batch: Batch, num_edge_types: int = 1) -> dict:
     """Return a plan for the edges of a batch, made on the device.
 
     Args:
@@ -208,7 +208,9 @@ def segment_plan(batch, num_edge_types: int = 1) -> dict:
     return {SEGMENT: {k: batched_gather(v, order) for k, v in arrays.items()}}
 
 
-def pooled_batch(batch, mask, num_edge_types: int = 1) -> tuple:
+def pooled_batch(
+    batch: Batch, mask: Tensor, num_edge_types: int = 1
+) -> tuple[Batch, Tensor]:
     """Return the batch of the nodes that stay, and the order of its edges.
 
     It has the shapes of the batch. Nodes that do not stay are padding, and edges with
@@ -295,7 +297,7 @@ def _real_first(is_real):
     return batched_segment_sum(number, ops.cast(place, "int32"), size)
 
 
-def is_symbolic(batch) -> bool:
+def is_symbolic(batch: Batch | Tensor) -> bool:
     """Return whether a batch, or a part of one, has results of `keras.Input`.
 
     Layers called on it prepare a plan for themselves, in each call of the model.

@@ -1,11 +1,19 @@
 """`DiffPooling`: a readout of clusters that a graph convolution assigns."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.layers.batch_layer import segment_plan
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.layers.min_cut_pooling import ClusterPooling, Clusters
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
+    from keras_bandgnn.data.flat import FlatGraphs
 
 _SMALLEST = 1e-15
 
@@ -65,9 +73,9 @@ class DiffPooling(ClusterPooling):
         units: int,
         num_clusters: int,
         num_layers: int = 1,
-        activation="relu",
+        activation: Activation = "relu",
         loss_weight: float = 1.0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(
             units, num_clusters, num_layers, activation, loss_weight, **kwargs
@@ -77,11 +85,13 @@ class DiffPooling(ClusterPooling):
             self.num_clusters, dtype="float32", name="assignment"
         )
 
-    def build_assignment(self, states_shape) -> None:
+    def build_assignment(self, states_shape: Shape) -> None:
         """Build the graph convolution."""
         self.assignment.build(states_shape)
 
-    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+    def check_weights(
+        self, graphs: FlatGraphs, edge_weight: str, first: int = 0
+    ) -> None:
         """Raise a ValueError for a node whose weighted degree is not above 0.
 
         Args:
@@ -91,15 +101,15 @@ class DiffPooling(ClusterPooling):
         """
         self.assignment.check_weights(graphs, edge_weight, first)
 
-    def assign(self, states, batch):
+    def assign(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the logits of the assignment, float32 [G, N, K]."""
         return self.assignment(states, {**batch, "plan": segment_plan(batch)})
 
-    def normalized(self, adjacency):
+    def normalized(self, adjacency: Tensor) -> Tensor:
         """Return A' over its row sums, of at least 1, [G, B, K, K]."""
         return adjacency / ops.maximum(ops.sum(adjacency, axis=-1, keepdims=True), 1.0)
 
-    def assignment_loss(self, clusters: Clusters):
+    def assignment_loss(self, clusters: Clusters) -> Tensor:
         """Return the mean over graphs of the loss of the links and of the entropy."""
         graphs, edges = clusters.graphs, clusters.edges
         inside = ops.trace(clusters.adjacency, axis1=-2, axis2=-1)

@@ -1,6 +1,8 @@
 """`MinCutPooling`, and `ClusterPooling`, the base class of readouts of clusters."""
 
-from typing import NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import keras
 from keras import ops
@@ -10,6 +12,16 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 
 class Clusters(NamedTuple):
@@ -26,14 +38,14 @@ class Clusters(NamedTuple):
     """
 
     graphs: GraphSegments
-    share: object
+    share: Tensor
     edges: EdgeMessages
-    states: object
-    adjacency: object
-    overlap: object
+    states: Tensor
+    adjacency: Tensor
+    overlap: Tensor
 
     @classmethod
-    def of(cls, share, states, batch) -> "Clusters":
+    def of(cls, share: Tensor, states: Tensor, batch: Batch) -> Clusters:
         """Return the clusters of a batch, without an array of all pairs of nodes.
 
         Args:
@@ -53,7 +65,7 @@ class Clusters(NamedTuple):
             _products(graphs, share, share),
         )
 
-    def mean(self, values):
+    def mean(self, values: Tensor) -> Tensor:
         """Return the mean of values [G, B] over the real graphs of the batch."""
         real = self.graphs.counts > 0
         count = ops.sum(ops.cast(real, "float32"))
@@ -91,9 +103,9 @@ class ClusterPooling(BatchLayer):
         units: int,
         num_clusters: int,
         num_layers: int = 1,
-        activation="relu",
+        activation: Activation = "relu",
         loss_weight: float = 1.0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(**kwargs)
         # === Config ===
@@ -117,25 +129,25 @@ class ClusterPooling(BatchLayer):
 
     # === Methods to override ===
 
-    def build_assignment(self, states_shape) -> None:
+    def build_assignment(self, states_shape: Shape) -> None:
         """Build the weights of the assignment."""
         raise NotImplementedError
 
-    def assign(self, states, batch):
+    def assign(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the logits of the assignment, float [G, N, K]."""
         raise NotImplementedError
 
-    def normalized(self, adjacency):
+    def normalized(self, adjacency: Tensor) -> Tensor:
         """Return the factors of the messages between clusters, [G, B, K, K]."""
         raise NotImplementedError
 
-    def assignment_loss(self, clusters: Clusters):
+    def assignment_loss(self, clusters: Clusters) -> Tensor:
         """Return the loss of an assignment, a number."""
         raise NotImplementedError
 
     # === Implementation ===
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the assignment and the layers between clusters."""
         self.build_assignment(states_shape)
         width = states_shape[-1]
@@ -145,7 +157,7 @@ class ClusterPooling(BatchLayer):
             width = self.units
         self.built = True
 
-    def clusters(self, states, batch) -> Clusters:
+    def clusters(self, states: Tensor, batch: Batch) -> Clusters:
         """Return the clusters of the nodes.
 
         Args:
@@ -158,7 +170,7 @@ class ClusterPooling(BatchLayer):
         share = ops.softmax(ops.cast(self.assign(states, batch), "float32"), axis=-1)
         return Clusters.of(ops.where(mask, share, 0.0), states, batch)
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
         clusters = self.clusters(states, batch)
         if self.loss_weight:
@@ -172,7 +184,9 @@ class ClusterPooling(BatchLayer):
         real = ops.expand_dims(clusters.graphs.counts > 0, -1)
         return ops.where(real, ops.mean(rows, axis=-2), 0.0)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, U]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
@@ -234,9 +248,9 @@ class MinCutPooling(ClusterPooling):
         units: int,
         num_clusters: int,
         num_layers: int = 1,
-        activation="relu",
+        activation: Activation = "relu",
         loss_weight: float = 1.0,
-        **kwargs,
+        **kwargs: Unpack[LayerOptions],
     ):
         super().__init__(
             units, num_clusters, num_layers, activation, loss_weight, **kwargs
@@ -246,15 +260,15 @@ class MinCutPooling(ClusterPooling):
             self.num_clusters, dtype="float32", name="assignment"
         )
 
-    def build_assignment(self, states_shape) -> None:
+    def build_assignment(self, states_shape: Shape) -> None:
         """Build W [H, K] and b [K]."""
         self.assignment.build(states_shape)
 
-    def assign(self, states, batch):
+    def assign(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the logits of the assignment, float32 [G, N, K]."""
         return self.assignment(states)
 
-    def normalized(self, adjacency):
+    def normalized(self, adjacency: Tensor) -> Tensor:
         """Return A'' [G, B, K, K]."""
         rows = adjacency * (1.0 - ops.eye(self.num_clusters))
         degree = ops.sum(rows, axis=-1)
@@ -262,7 +276,7 @@ class MinCutPooling(ClusterPooling):
         scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), 0.0)
         return rows * ops.expand_dims(scale, -1) * ops.expand_dims(scale, -2)
 
-    def assignment_loss(self, clusters: Clusters):
+    def assignment_loss(self, clusters: Clusters) -> Tensor:
         """Return the mean over graphs of the loss of the cut and of orthogonality."""
         squares = ops.sum(ops.square(clusters.share), axis=-1, keepdims=True)
         edges = clusters.edges

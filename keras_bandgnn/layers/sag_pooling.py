@@ -1,11 +1,26 @@
 """`SAGPooling`: the nodes of each graph that a graph convolution scores highest."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 from keras import ops
 
 from keras_bandgnn.layers.batch_layer import segment_plan
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.layers.top_k_pooling import NodePooling
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
+    from keras_bandgnn.data.flat import FlatGraphs
 
 
 @serializable
@@ -53,17 +68,24 @@ class SAGPooling(NodePooling):
     splits_sequences = False
     uses_edge_weight = True
 
-    def __init__(self, ratio: float = 0.5, activation="tanh", **kwargs):
+    def __init__(
+        self,
+        ratio: float = 0.5,
+        activation: Activation = "tanh",
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(ratio, activation, **kwargs)
         # === Layers ===
         self.convolution = GraphConvolution(1, dtype="float32", name="convolution")
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the graph convolution."""
         self.convolution.build(states_shape)
         self.built = True
 
-    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+    def check_weights(
+        self, graphs: FlatGraphs, edge_weight: str, first: int = 0
+    ) -> None:
         """Raise a ValueError for a node whose weighted degree is not above 0.
 
         Args:
@@ -73,7 +95,7 @@ class SAGPooling(NodePooling):
         """
         self.convolution.check_weights(graphs, edge_weight, first)
 
-    def scores(self, states, batch):
+    def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the graph convolution of the states, float32 [G, N]."""
         batch = {**batch, "plan": segment_plan(batch)}
         scores = self.convolution(ops.cast(states, "float32"), batch)

@@ -1,5 +1,9 @@
 """`Set2SetReadout`: an LSTM per graph that attends to the nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -8,6 +12,9 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
 
 
 @serializable
@@ -52,7 +59,7 @@ class Set2SetReadout(BatchLayer):
 
     splits_sequences = True
 
-    def __init__(self, units: int, num_steps: int = 3, **kwargs):
+    def __init__(self, units: int, num_steps: int = 3, **kwargs: Unpack[LayerOptions]):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
@@ -64,13 +71,13 @@ class Set2SetReadout(BatchLayer):
             self.units // 2, dtype=self.dtype_policy, name="cell"
         )
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the LSTM, shared by all steps."""
         check_width("states", states_shape, self.units // 2)
         self.cell.build((None, self.units))
         self.built = True
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
         graphs = GraphSegments(batch)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
@@ -96,7 +103,9 @@ class Set2SetReadout(BatchLayer):
         out = ops.concatenate([question, total], axis=-1)
         return ops.where(ops.expand_dims(graphs.counts > 0, -1), out, 0.0)
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
         """[G, B, 2 C]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)

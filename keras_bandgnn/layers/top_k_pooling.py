@@ -1,5 +1,9 @@
 """`TopKPooling`, and `NodePooling`, the base class of layers that choose nodes."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack
+
 import keras
 from keras import ops
 
@@ -8,6 +12,16 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
+
+if TYPE_CHECKING:
+    from keras_bandgnn.aliases import (
+        Activation,
+        Batch,
+        BatchShape,
+        LayerOptions,
+        Shape,
+        Tensor,
+    )
 
 # Whole products, such as 0.7 * 10, may be rounded up.
 _ROUNDED = 1 - 1e-6
@@ -28,7 +42,12 @@ class NodePooling(BatchLayer):
         activation: Name of the activation of scores, or a function.
     """
 
-    def __init__(self, ratio: float = 0.5, activation="tanh", **kwargs):
+    def __init__(
+        self,
+        ratio: float = 0.5,
+        activation: Activation = "tanh",
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(**kwargs)
         # === Config ===
         self.ratio = positive_number("ratio", ratio)
@@ -36,7 +55,7 @@ class NodePooling(BatchLayer):
             refuse("ratio", "at most 1", ratio)
         self.activation = keras.activations.get(activation)
 
-    def scores(self, states, batch):
+    def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the score of each node, float32 [G, N].
 
         Args:
@@ -45,7 +64,7 @@ class NodePooling(BatchLayer):
         """
         raise NotImplementedError
 
-    def call(self, states, batch):
+    def call(self, states: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the new states and the mask of the nodes that stay."""
         graphs = GraphSegments(batch)
         # Rows of padding may hold anything.
@@ -56,11 +75,15 @@ class NodePooling(BatchLayer):
         states = ops.where(ops.expand_dims(mask, -1), states * factor, 0.0)
         return ops.cast(states, self.compute_dtype), mask
 
-    def compute_output_shape(self, states_shape, batch_shape=None):
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> tuple[Shape, Shape]:
         """[G, N, H] and [G, N]."""
         return tuple(states_shape), tuple(states_shape[:-1])
 
-    def compute_output_spec(self, states, batch=None):
+    def compute_output_spec(
+        self, states: Tensor, batch: Batch | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return the shapes, and the types of states and mask."""
         rows, mask = self.compute_output_shape(states.shape)
         return (
@@ -114,24 +137,29 @@ class TopKPooling(NodePooling):
     splits_sequences = False
     reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
-    def __init__(self, ratio: float = 0.5, activation="tanh", **kwargs):
+    def __init__(
+        self,
+        ratio: float = 0.5,
+        activation: Activation = "tanh",
+        **kwargs: Unpack[LayerOptions],
+    ):
         super().__init__(ratio, activation, **kwargs)
 
-    def build(self, states_shape, batch_shape=None):
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the vector p, [H]."""
         self.direction = self.add_weight(
             name="direction", shape=(states_shape[-1],), initializer="glorot_uniform"
         )
         self.built = True
 
-    def scores(self, states, batch):
+    def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the projection of each state, float32 [G, N]."""
         direction = ops.cast(self.direction, "float32")
         length = ops.sqrt(ops.maximum(ops.sum(ops.square(direction)), 1e-30))
         return ops.sum(ops.cast(states, "float32") * (direction / length), axis=-1)
 
 
-def largest_of_graphs(scores, graphs: GraphSegments, ratio: float):
+def largest_of_graphs(scores: Tensor, graphs: GraphSegments, ratio: float) -> Tensor:
     """Return the mask of the nodes with the largest scores of each graph.
 
     Args:

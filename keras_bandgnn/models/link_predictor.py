@@ -184,7 +184,13 @@ class LinkPredictor(PairTask):
     # === Training ===
 
     def default_optimizer(self) -> Optimizer:
-        """Return Adam with rate 1e-2, as Kipf and Welling 2016."""
+        """Return Adam with rate 1e-2, as Kipf and Welling 2016; of "bpr" 1e-3.
+
+        As He et al. 2020, with an epsilon below the gradients of embeddings by a mean
+        over pairs, which Keras' 1e-7 is not.
+        """
+        if self.objective == "bpr":
+            return keras.optimizers.Adam(1e-3, epsilon=1e-9)
         return keras.optimizers.Adam(1e-2)
 
     def fit(

@@ -1,16 +1,21 @@
 """`layers_to_dot`: the layers of a functional model, with the batch as one box."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import keras
 
 from keras_bandgnn.checks import instance
 from keras_bandgnn.optional import optional_import
 
+if TYPE_CHECKING:
+    import pydot
+
 _BATCH = "batch"
 
 
-def layers_to_dot(model: keras.Model, **options) -> Any:
+def layers_to_dot(model: keras.Model, **options: bool | int | str) -> pydot.Dot:
     """Return a picture of a functional model, in which the batch is one box.
 
     It is that of `keras.utils.model_to_dot`, where each array of a batch has a box and
