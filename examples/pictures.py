@@ -75,8 +75,7 @@ def reordering(graph: kb.Graph, block_size: int, path: Path) -> None:
             f"{100 * near.mean():.0f} % with |i - j| < {block_size}",
             fontsize="medium",
         )
-    legend = {"loc": "outside lower center", "ncols": 2, "markerscale": 4}
-    figure.legend(**legend, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, markerscale=4, frameon=False)
     save(figure, path)
 
 

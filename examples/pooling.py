@@ -52,7 +52,7 @@ def main() -> None:
     epochs = 1 if arguments.short else arguments.epochs
     graphs = graphs_of(count, arguments.size)
     test = count // 5
-    models = {
+    models: dict[str, dict] = {
         "no pooling": {},
         "TopKPooling": {"pooling": kb.layers.TopKPooling(0.5)},
         "SAGPooling": {"pooling": kb.layers.SAGPooling(0.5)},

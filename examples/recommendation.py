@@ -89,7 +89,7 @@ def recommended(kind: str, split: data.LinkSplit, edge_set, options) -> np.ndarr
     task = models.LinkPredictor(
         backbone, objective="bpr", edge_set=edge_set, embedding_l2=options.l2
     )
-    task.compile(keras.optimizers.Adam(options.rate))
+    task.compile(keras.optimizers.Adam(options.rate, epsilon=1e-9))
     task.fit(
         split.train,
         split.train_pairs,

@@ -81,6 +81,19 @@ def test_default_negatives_are_other_items_of_the_same_user():
     assert 0 < result["loss"] < 1
 
 
+def test_the_default_optimizer_moves_embeddings_of_small_gradients():
+    optimizer = predictor().optimizer
+    assert (float(optimizer.learning_rate), optimizer.epsilon) == (
+        pytest.approx(1e-3),
+        1e-9,
+    )
+    weight = keras.Variable(np.zeros(2, "float32"))
+    optimizer = type(optimizer).from_config(optimizer.get_config())
+    optimizer.apply([keras.ops.full((2,), 1e-7, "float32")], [weight])
+    # With Keras' own epsilon 3e-5.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(weight), -7.6e-4, rtol=0.01)
+
+
 @pytest.mark.parametrize("sampler", [None, NeighborSampler([5, 5], batch_size=16)])
 def test_learns_the_order_of_items(sampler, tmp_path):
     split = split_links(shop(), 0.1, 0.1, edge_set=BUYS)
