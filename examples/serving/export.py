@@ -1,11 +1,11 @@
-"""Exports a model of molecules for service.py: a preset, as ONNX, for two sizes.
+"""Exports a preset for molecules to ONNX, for service.py and batches of two sizes.
 
     pip install "keras-bandgnn[torch,chem,onnx]"
     python export.py gine_esol model
 
-A batch has one static size, whatever it holds. The small one serves a request that
-comes alone, the large one many at once. Any preset that takes SMILES will do, also a
-folder of your own.
+Batches have a static size, whatever they hold. The small size is for single requests,
+the large one for many requests at once. Any preset that takes SMILES can be exported,
+also one in a folder of your own.
 """
 
 import argparse
@@ -13,15 +13,15 @@ from pathlib import Path
 
 import keras_bandgnn as kb
 
-# From one atom to many; sizes are set below.
+# Molecules from one atom to many; the sizes of batches are set below.
 SAMPLE = ["C", "CCO", "c1ccccc1O", "CC(=O)Oc1ccccc1C(=O)O"]
 
 
 def budget_of(molecules: int, atoms: int) -> dict[str, int]:
     """Return the capacities of a batch: atoms, directed bonds and molecules.
 
-    A batch has room for 25 atoms per molecule on average, and for one molecule of
-    `atoms` atoms, hydrogens not counted. One atom and one molecule are padding.
+    A batch can hold 25 atoms per molecule on average, and one molecule of `atoms`
+    atoms, without hydrogens. One atom and one molecule are padding.
     """
     nodes = max(atoms, 25 * molecules)
     return {"node": nodes + 1, "edge": 5 * nodes // 2, "graph": molecules + 1}
@@ -39,7 +39,7 @@ def main(arguments=None) -> None:
     for molecules in options.sizes:
         budget = budget_of(molecules, options.atoms)
         path = options.folder / f"{molecules}-molecules"
-        # `Segment` has no budget but that of edges.
+        # `Segment` needs no budget other than that of edges.
         plan = kb.plans.Plan(kb.plans.Segment())
         task.export(path, "onnx", SAMPLE, budget=budget, plan=plan)
         print(f"{path}: {budget}")

@@ -3,9 +3,9 @@
     python load.py model                      # starts service.py and stops it again
     python load.py model --clients 1 --molecules 32
 
-Each client sends its next request when it has the answer to the last one. A direct call
-predicts the molecules of one request in this process, one call after the other. The
-processor time of the service does not include that of the clients.
+Each client sends its next request when it has the response to the previous one. A
+direct call predicts the molecules of one request in this process; these calls run one
+after the other. The processor time of the service excludes that of the clients.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def request_of(number: int, molecules: int) -> list[str]:
 
 
 def post(connection: http.client.HTTPConnection, smiles: list[str]) -> dict:
-    """Return the answer to a request."""
+    """Return the response to a request."""
     body = json.dumps({"smiles": smiles})
     headers = {"Content-Type": "application/json"}
     connection.request("POST", "/predict", body, headers)
@@ -51,7 +51,7 @@ def post(connection: http.client.HTTPConnection, smiles: list[str]) -> dict:
 
 
 def get(port: int, path: str) -> str:
-    """Return what a page says."""
+    """Return the body of a page."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", path)
@@ -59,7 +59,7 @@ def get(port: int, path: str) -> str:
 
 
 def wait_until_served(port: int, seconds: float = 60) -> None:
-    """Wait for `/health`."""
+    """Wait until `/health` responds."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -79,7 +79,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 class Result(NamedTuple):
-    """Seconds in all, of each request, and of the processor; molecules in a batch."""
+    """Total time, latencies and processor time in seconds, and molecules per batch."""
 
     seconds: float
     latencies: list[float]
@@ -104,7 +104,7 @@ HEADER = (
 
 
 def load(port: int, clients: int, molecules: int, requests: int) -> Result:
-    """Return what clients measured."""
+    """Return the measurements of concurrent clients."""
     latencies: list[list[float]] = [[] for _ in range(clients)]
 
     def client(number: int) -> None:
@@ -137,7 +137,7 @@ def load(port: int, clients: int, molecules: int, requests: int) -> Result:
 
 
 def direct(folder: Path, molecules: int, requests: int) -> Result:
-    """Return what calls in this process take."""
+    """Return the measurements of direct calls in this process."""
     from service import Predictor
 
     predict = Predictor(folder)

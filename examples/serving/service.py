@@ -1,13 +1,13 @@
-"""Serves an exported model over HTTP: SMILES in, numbers out.
+"""Serves an exported model over HTTP: takes SMILES and returns predictions.
 
     pip install -r requirements.txt
     python service.py model --port 8000
     curl localhost:8000/predict -H "content-type: application/json" \
         -d '{"smiles": ["CCO", "c1ccccc1O"]}'
 
-`model` is a folder that export.py wrote. The process needs no backend of Keras and
-imports none where none is installed. Requests that arrive while a batch is computed
-share the next one. `/health` says what is served, `/metrics` is for Prometheus.
+`model` is a folder written by export.py. The process needs no backend of Keras, and
+imports none if none is installed. Requests that arrive while a batch is computed share
+the next one. `/health` returns the sizes of batches, `/metrics` is for Prometheus.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from pydantic import Field as Limits
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.serving import ExportedModel
 
-# Per request, and in all requests that wait: what is above is refused.
+# Molecules and characters per request, and waiting molecules; more are rejected.
 MAX_MOLECULES, MAX_CHARACTERS, MAX_WAITING = 256, 1000, 4096
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
@@ -52,7 +52,7 @@ class Molecules(BaseModel):
 
 
 class Predictions(BaseModel):
-    """The body of an answer: one row per molecule, in the order of the request."""
+    """The body of a response: one row per molecule, in the order of the request."""
 
     predictions: list[list[float]]
 
@@ -61,7 +61,7 @@ class Predictor:
     """A model that was exported for batches of several sizes.
 
     Args:
-        folder: The folder of export.py, with a subfolder for each size.
+        folder: The folder written by export.py, with a subfolder for each size.
     """
 
     def __init__(self, folder: Path):
@@ -79,7 +79,7 @@ class Predictor:
         return [model.packer.budget for model in self.models]
 
     def __call__(self, smiles: list[str]) -> list[np.ndarray | str]:
-        """Return the prediction of each molecule, or why it has none."""
+        """Return the prediction of each molecule, or an error message."""
         encoded = self.encoder.encode(smiles, progress=False)
         results: list = [encoded.errors.get(i) for i in range(len(smiles))]
         if encoded.graphs is not None:
@@ -89,7 +89,7 @@ class Predictor:
         return results
 
     def _rows(self, graphs: FlatGraphs) -> list[np.ndarray | str]:
-        # What is too large is refused alone: it must not spoil the others.
+        # Molecules that are too large run alone, so that the others do not fail.
         budget = self.models[-1].packer.budget
         nodes, edges = np.diff(graphs.node_ptr), np.diff(graphs.edge_ptr)
         fits = (nodes < budget["node"]) & (edges <= budget["edge"])
@@ -100,7 +100,7 @@ class Predictor:
         if together.size:
             try:
                 predictions = self._run(graphs.take(together))
-            except ValueError:  # A budget of another kind.
+            except ValueError:  # Another budget is exceeded.
                 predictions = [self._row(graphs.take([i])) for i in together]
             for i, row in zip(together, predictions, strict=True):
                 rows[i] = row
@@ -113,7 +113,7 @@ class Predictor:
             return str(error)
 
     def _run(self, graphs: FlatGraphs) -> list[np.ndarray]:
-        # The smallest size that takes all at once, else several batches of the largest.
+        # The smallest size that fits all graphs, else several batches of the largest.
         nodes, edges = int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1])
         for model in self.models:
             budget = model.packer.budget
@@ -125,7 +125,7 @@ class Predictor:
 
 
 class Metrics:
-    """What `/metrics` reports."""
+    """The metrics of `/metrics`."""
 
     def __init__(self):
         self.registry = CollectorRegistry()
@@ -145,15 +145,15 @@ class Metrics:
 
 
 class SharedBatches:
-    """Lets concurrent requests share batches.
+    """Batches that concurrent requests share.
 
-    One thread predicts. Requests that arrive meanwhile wait, and share the next call:
-    under load batches fill by themselves, and a single request waits for nobody.
+    One thread computes predictions. Requests that arrive in the meantime wait and share
+    the next call: batches fill up under load, and a single request does not wait.
 
     Args:
-        predict: From SMILES to predictions or errors.
+        predict: Function from SMILES to predictions or error messages.
         metrics: The metrics.
-        largest: Molecules in a batch, unless one request has more.
+        largest: Maximum number of molecules in a batch. A single request may have more.
     """
 
     def __init__(self, predict, metrics: Metrics, largest: int):
@@ -186,7 +186,7 @@ class SharedBatches:
                 smiles = [text for request, _ in requests for text in request]
                 try:
                     results = await loop.run_in_executor(thread, self.predict, smiles)
-                except Exception as error:  # The service goes on: requests fail.
+                except Exception as error:  # The requests fail, the service continues.
                     for _, future in requests:
                         if not future.done():
                             future.set_exception(error)
@@ -194,7 +194,7 @@ class SharedBatches:
                 self.metrics.batches.inc()
                 for request, future in requests:
                     answer, results = results[: len(request)], results[len(request) :]
-                    if not future.done():  # The client may have gone.
+                    if not future.done():  # The client may have disconnected.
                         future.set_result(answer)
 
 
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
-    # Answers name the molecules that are left out; the log need not.
+    # Responses name the rejected molecules, so the log does not have to.
     logging.getLogger("keras_bandgnn").setLevel(logging.ERROR)
     app = make_app(Predictor(options.model))
     uvicorn.run(app, host=options.host, port=options.port, access_log=False)

@@ -1,11 +1,12 @@
-"""Writes a model repository of Triton Inference Server from what export.py wrote.
+"""Writes a model repository of Triton Inference Server from the output of export.py.
 
     python triton_repository.py model models
     tritonserver --model-repository=models
 
-Each size becomes a model with a `config.pbtxt` of its inputs and outputs. Shapes are
-static, so Triton must not add an axis: `max_batch_size` is 0. Clients make the inputs
-with `kb.serving.GraphPacker`, which reads the copy of packing.json.
+Each size of batches becomes a model, and its `config.pbtxt` lists the inputs and
+outputs. Shapes are static, so Triton must not add an axis: `max_batch_size` is 0.
+Clients create the inputs with `kb.serving.GraphPacker`, which reads the copy of
+packing.json.
 """
 
 import argparse
@@ -23,7 +24,7 @@ TYPES = {
 
 
 def block(kind: str, tensors) -> str:
-    """Return the entries of the inputs or of the outputs."""
+    """Return the section of the inputs or of the outputs."""
     entries = [
         f'  {{ name: "{tensor.name}" data_type: {TYPES[tensor.type]} '
         f"dims: {list(map(int, tensor.shape))} }}"
