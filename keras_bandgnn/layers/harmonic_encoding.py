@@ -26,10 +26,11 @@ class HarmonicEncoding(keras_bases.Layer):
         e(t) = W z(t) + b,  z_k(t) = cos(w_k t + p_k),  k = 1 .. D
 
     Frequencies w begin as a geometric series from 1 to 1e-9 per unit of t, and phases p
-    at 0, so that nearby and distant times are told apart: choose a unit, such as
-    seconds, in which differences that matter are between 1 and 1e9. The layer learns
-    log w, so that a step changes low and high frequencies by like shares. Numbers keep
-    their precision, even under mixed precision.
+    at 0, so that nearby and distant times are told apart: choose a unit in which
+    differences that matter are between 1 and 1e6, since in float32 a wave is exact to
+    about 1e-7 w t. The layer learns log w, so that a step changes low and high
+    frequencies by like shares. Numbers keep their precision, even under mixed
+    precision.
 
     Args:
         units: H.
