@@ -116,7 +116,7 @@ class TorchReplicas(ReplicaGroup, *_BASES):
             atexit.register(_end)
         if _IS_KERAS:
             # As `keras.distribution.list_devices` names them: one per process.
-            kind = self.device.partition(":")[0].replace("cuda", "gpu")
+            kind = torch.device(self.device).type.replace("cuda", "gpu")
             names = [f"{kind}:{number}" for number in range(world)]
             keras.distribution.DataParallel.__init__(
                 self, devices=names, auto_shard_dataset=False

@@ -55,6 +55,10 @@ class NodePooling(BatchLayer):
             refuse("ratio", "at most 1", ratio)
         self.activation = keras.activations.get(activation)
 
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+        """Build the weights of the scores; none by default."""
+        self.built = True
+
     def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the score of each node, float32 [G, N].
 

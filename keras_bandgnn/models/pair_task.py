@@ -51,6 +51,8 @@ class PairTask(Task):
     Subclasses set `head`, `edge_set`, `objective` and `labels`; see `LinkPredictor`.
     """
 
+    objective: str = "binary"
+
     # === Objectives ===
 
     @property

@@ -7,7 +7,7 @@ from keras_bandgnn.plotting.calibration import plot_calibration
 from keras_bandgnn.plotting.confusion_matrix import plot_confusion_matrix
 from keras_bandgnn.plotting.embeddings import plot_embeddings
 from keras_bandgnn.plotting.history import plot_history
-from keras_bandgnn.plotting.layers import layers_to_dot
+from keras_bandgnn.plotting.model_graph import layers_to_dot
 from keras_bandgnn.plotting.parity import plot_parity
 from keras_bandgnn.plotting.schema import plot_schema
 

@@ -349,7 +349,7 @@ ELSEWHERE = {
     "serving/exporting.py": "within `atomic_folder`",
     "serving/graph_packer.py": "within `atomic_folder`",
     "plotting/style.py": "to an open `atomic_write`",
-    "distribution/jax_data_parallel.py": "a temporary folder",
+    "distribution/jax_group.py": "a temporary folder",
     "cli/tune_workers.py": "the output of worker processes",
     "training/save_progress.py": "a temporary folder, on hosts that keep nothing",
 }

@@ -288,6 +288,9 @@ BY_HAND = {
         "score_attention": "score_attention",
         "scores": "scores",
         "share_sum": "share_sum",
+        # Linear, and their own gradients.
+        "_Exchange": "sum_over_replicas",
+        "_Total": "sum_over_replicas",
         "_Function": "relu_sum",
         "_GatherRows": "grouped",
         "_ReplicaSum": "sum_over_replicas",

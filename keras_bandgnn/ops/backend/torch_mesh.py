@@ -131,17 +131,14 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx, flat, sizes, group):
         ctx.sizes, ctx.group = sizes, group
-        return _exchanged(flat, sizes, group)
+        flat = flat.detach().contiguous()
+        out = torch.empty_like(flat)
+        dist.all_to_all_single(out, flat, sizes, sizes, group)
+        return out
 
     @staticmethod
     def backward(ctx, gradient):
-        return _exchanged(gradient, ctx.sizes, ctx.group), None, None
-
-
-def _exchanged(flat, sizes, group):
-    out = torch.empty_like(flat, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(out, flat.contiguous(), sizes, sizes, group)
-    return out
+        return _Exchange.apply(gradient, ctx.sizes, ctx.group), None, None
 
 
 class _Total(torch.autograd.Function):
@@ -150,14 +147,10 @@ class _Total(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values, group):
         ctx.group = group
-        return _summed(values, group)
+        values = values.detach().clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(values, group=group)
+        return values
 
     @staticmethod
     def backward(ctx, gradient):
-        return _summed(gradient, ctx.group), None
-
-
-def _summed(values, group):
-    values = values.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(values, group=group)
-    return values
+        return _Total.apply(gradient, ctx.group), None
