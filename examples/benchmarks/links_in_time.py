@@ -4,12 +4,13 @@ PATH is that of `kb.data.load("collegemsg", path=PATH)`. Pairs of the last 15 % 
 messages are ranked among drawn receivers by memories of earlier pairs, by a GINE of
 this library that draws the latest earlier messages, and by the same model of the same
 sizes in plain torch, which looks up messages with NumPy. Both see each pair's strictly
-earlier messages alone; `--future` adds ours with messages of all times. One process
-trains all of them, seed by seed, with Adam, one rate and one number of epochs; the
-negatives of the test are the same for all.
+earlier messages alone; `--future SECONDS` adds ours with pairs that much later, which
+see themselves and what follows. One process trains all of them, seed by seed, with
+Adam, one rate and one number of epochs; the negatives of the test are the same for all.
 """
 
 import argparse
+import dataclasses
 import time
 
 from examples.benchmarks import allocator, figures
@@ -32,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every", type=shared.positive, default=1, help="test each n-th pair"
     )
-    parser.add_argument("--future", action="store_true", help="ours, with the future")
+    parser.add_argument(
+        "--future", type=int, metavar="SECONDS", help="ours with later messages, too"
+    )
     parser.add_argument("--no-peer", action="store_true", help="ours alone")
     figures.add_option(parser)
     allocator.add_option(parser, "default")
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # === Ours ===
 
 
-def rank_ours(edges, split, test, negatives, options, order: str | None):
+def rank_ours(edges, split, test, negatives, options, order: str, late: int = 0):
     """Train a GINE and return the ranks of the test, and the seconds of an epoch."""
     import keras
 
@@ -52,10 +55,11 @@ def rank_ours(edges, split, test, negatives, options, order: str | None):
         [options.messages], batch_size=options.batch, time=order
     )
     few = preprocessing.NegativeSampler(10, "source", exclude_known=False)
-    pairs = split.train_pairs
-    if order is None:
-        pairs, test = pairs.without_time(), test.without_time()
-    task = predictor(options.width, 1, ages=order is not None)
+    pairs, test = (
+        dataclasses.replace(part, time=part.time + late)
+        for part in (split.train_pairs, test)
+    )
+    task = predictor(options.width, 1, ages=True)
     task.compile(keras.optimizers.Adam(options.rate))
     start = time.perf_counter()
     task.fit(edges, pairs, few, sampler=sampler, epochs=options.epochs, verbose=0)
@@ -103,8 +107,8 @@ class EarlierMessages:
 def plain_model(edges, options):
     """Return a torch module from nodes and times to states, and from those to scores.
 
-    h_v = norm(MLP((1 + eps) x_v + sum relu(x_u + e_uv))), of the types and the age of
-    messages, and h_u W h_v.
+    h_v = x_v + relu(norm(MLP((1 + eps) x_v + sum relu(x_u + e_uv)))), of the types and
+    the age of messages, and h_u W h_v.
     """
     import numpy as np
     import torch
@@ -138,7 +142,8 @@ def plain_model(edges, options):
             sent = torch.relu(x[torch.tensor(messages.senders[rows]).long()] + edge)
             total = (sent * torch.tensor(there)[..., None]).sum(1)
             own = x[torch.tensor(nodes).long()]
-            return self.norm(self.mlp((1 + self.eps) * own + total))
+            rows = self.mlp((1 + self.eps) * own + total)
+            return own + torch.relu(self.norm(rows))
 
         def forward(self, senders, receivers, times):
             """Return the scores of candidates [n, C] of senders [n]."""
@@ -221,12 +226,12 @@ def run(options: argparse.Namespace) -> None:
         results[repr(baseline)] = [(baseline.rank(history, test, candidates), 0.0)]
     edges = seen_by_models(graph, options.width)
     for seed in range(options.seeds):
-        orders = {"GINE, recent": "recent", "GINE, uniform": "uniform"}
-        if options.future:
-            orders["GINE with the future"] = None
+        orders = {"GINE, recent": ("recent", 0), "GINE, uniform": ("uniform", 0)}
+        if options.future is not None:
+            orders["GINE with the future"] = ("recent", options.future)
         for name, order in orders.items():
             keras.utils.set_random_seed(seed)
-            row = rank_ours(edges, split, test, negatives, options, order)
+            row = rank_ours(edges, split, test, negatives, options, *order)
             results.setdefault(name, []).append(row)
         if not options.no_peer:
             keras.utils.set_random_seed(seed)

@@ -54,8 +54,18 @@ def test_the_command(tmp_path, capsys, edges):
     half = edges.num_edges // 2
     columns = edges.senders[:half], edges.receivers[:half], edges.edge["time"][:half]
     np.savetxt(file, np.stack(columns, axis=1), fmt="%d")
-    line = ["links_in_time", str(file), "--seeds", "1", "--epochs", "1", "--future"]
-    line += ["--width", "8", "--negatives", "5", "--json", str(tmp_path / "f.json")]
+    line = [
+        "links_in_time",
+        str(file),
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--future",
+        "1",
+    ]
+    line += ["--width", "8", "--negatives", "5", "--future", "1"]
+    line += ["--json", str(tmp_path / "f.json")]
     assert main(line) == 0, capsys.readouterr().err
     printed = capsys.readouterr().out
     for name in ("LastPartner()", "GINE with the future", "plain torch, recent"):
