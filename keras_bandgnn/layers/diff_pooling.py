@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING
 
 from keras import ops
 
@@ -12,7 +12,7 @@ from keras_bandgnn.layers.min_cut_pooling import ClusterPooling, Clusters
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, Tensor
     from keras_bandgnn.data.flat import FlatGraphs
 
 _SMALLEST = 1e-15
@@ -68,26 +68,9 @@ class DiffPooling(ClusterPooling):
     splits_sequences = False
     uses_edge_weight = True
 
-    def __init__(
-        self,
-        units: int,
-        num_clusters: int,
-        num_layers: int = 1,
-        activation: Activation = "relu",
-        loss_weight: float = 1.0,
-        **kwargs: Unpack[LayerOptions],
-    ):
-        super().__init__(
-            units, num_clusters, num_layers, activation, loss_weight, **kwargs
-        )
-        # === Layers ===
-        self.assignment = GraphConvolution(
-            self.num_clusters, dtype="float32", name="assignment"
-        )
-
-    def build_assignment(self, states_shape: Shape) -> None:
-        """Build the graph convolution."""
-        self.assignment.build(states_shape)
+    def make_assignment(self) -> GraphConvolution:
+        """Return the graph convolution."""
+        return GraphConvolution(self.num_clusters, dtype="float32", name="assignment")
 
     def check_weights(
         self, graphs: FlatGraphs, edge_weight: str, first: int = 0

@@ -126,11 +126,12 @@ class ClusterPooling(BatchLayer):
             keras.layers.Dense(self.units, dtype=policy, name=f"cluster_{number}")
             for number in numbers
         ]
+        self.assignment = self.make_assignment()
 
     # === Methods to override ===
 
-    def build_assignment(self, states_shape: Shape) -> None:
-        """Build the weights of the assignment."""
+    def make_assignment(self) -> keras.layers.Layer:
+        """Return the layer of the assignment, which `build` builds for the states."""
         raise NotImplementedError
 
     def assign(self, states: Tensor, batch: Batch) -> Tensor:
@@ -149,7 +150,7 @@ class ClusterPooling(BatchLayer):
 
     def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the assignment and the layers between clusters."""
-        self.build_assignment(states_shape)
+        self.assignment.build(states_shape)
         width = states_shape[-1]
         for layers in zip(self.message_dense, self.cluster_dense, strict=True):
             for layer in layers:
@@ -243,26 +244,9 @@ class MinCutPooling(ClusterPooling):
     splits_sequences = False
     uses_edge_weight = True
 
-    def __init__(
-        self,
-        units: int,
-        num_clusters: int,
-        num_layers: int = 1,
-        activation: Activation = "relu",
-        loss_weight: float = 1.0,
-        **kwargs: Unpack[LayerOptions],
-    ):
-        super().__init__(
-            units, num_clusters, num_layers, activation, loss_weight, **kwargs
-        )
-        # === Layers ===
-        self.assignment = keras.layers.Dense(
-            self.num_clusters, dtype="float32", name="assignment"
-        )
-
-    def build_assignment(self, states_shape: Shape) -> None:
-        """Build W [H, K] and b [K]."""
-        self.assignment.build(states_shape)
+    def make_assignment(self) -> keras.layers.Layer:
+        """Return the layer of W [H, K] and b [K]."""
+        return keras.layers.Dense(self.num_clusters, dtype="float32", name="assignment")
 
     def assign(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the logits of the assignment, float32 [G, N, K]."""

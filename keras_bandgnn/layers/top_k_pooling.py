@@ -141,14 +141,6 @@ class TopKPooling(NodePooling):
     splits_sequences = False
     reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
-    def __init__(
-        self,
-        ratio: float = 0.5,
-        activation: Activation = "tanh",
-        **kwargs: Unpack[LayerOptions],
-    ):
-        super().__init__(ratio, activation, **kwargs)
-
     def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
         """Build the vector p, [H]."""
         self.direction = self.add_weight(
