@@ -86,6 +86,7 @@ def test_messages_end_at_the_mean_of_two_cutoffs(name):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_fewer_edges_change_no_prediction(name):
     graphs = [cloud(seed=seed) for seed in range(4)]
     task = regressor(name, element_cutoffs=CUTOFFS)
@@ -109,6 +110,7 @@ def test_all_the_same_cutoff_is_that_cutoff(name):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_saved_and_loaded(name, tmp_path):
     task = regressor(name, element_cutoffs=CUTOFFS)
     layer = kb.preprocessing.RadiusGraph(4.0, element_cutoffs=CUTOFFS)
@@ -123,6 +125,7 @@ def test_saved_and_loaded(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_a_calculator_finds_the_same_edges(name):
     ase = pytest.importorskip("ase")
     pytest.importorskip("vesin")

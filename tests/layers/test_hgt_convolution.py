@@ -165,6 +165,7 @@ def test_equals_the_oracle(plan, heads):
     check(layer_of(heads=heads), batch_of(graphs, plan), graphs, heads)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_few_edges_of_many_types_are_mapped_by_edge():
     """Fewer than pairs of a node and a type."""
     name = "a.v-1"
@@ -385,6 +386,7 @@ def labelled(size=30, degree=3):
 
 
 @pytest.mark.parametrize("degree", [3, 6])
+@pytest.mark.release(elsewhere=True)
 def test_all_neighbours_give_the_states_of_the_whole_graph(degree):
     graph = labelled(size=120, degree=degree)
     task = kb.models.NodeClassifier(backbone_of(), 3)
@@ -407,6 +409,7 @@ def test_all_neighbours_give_the_states_of_the_whole_graph(degree):
     assert count == graph.num_nodes
 
 
+@pytest.mark.release(elsewhere=True)
 def test_exported_models_predict_the_same(tmp_path):
     pytest.importorskip("torch" if keras.backend.backend() == "torch" else "tensorflow")
     form = {"torch": "torch"}.get(keras.backend.backend(), "tf_saved_model")
@@ -417,6 +420,7 @@ def test_exported_models_predict_the_same(tmp_path):
     np.testing.assert_allclose(rows, task.predict([graph])[0], atol=1e-5)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_predictions_by_layer_are_those_of_the_whole_graph():
     graph = labelled()
     task = kb.models.NodeClassifier(backbone_of(norm="layer", residual=True), 3)
@@ -426,6 +430,7 @@ def test_predictions_by_layer_are_those_of_the_whole_graph():
 
 
 @pytest.mark.parametrize("options", [{}, {"edge_weight": "p", "replace": True}])
+@pytest.mark.release(elsewhere=True)
 def test_many_draws_by_type_or_weight_are_near_the_whole_graph(options):
     """The weights of drawn edges are factors of their shares in the softmax."""
     graph = labelled(size=12, degree=400)

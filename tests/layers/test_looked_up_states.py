@@ -75,6 +75,7 @@ BACKBONES = {
 }
 
 
+@pytest.mark.every_backend("GINE", "GAT")
 @pytest.mark.parametrize("name", BACKBONES)
 def test_backbones_give_the_same_as_with_encoded_edges(name, monkeypatch):
     graphs = molecules()

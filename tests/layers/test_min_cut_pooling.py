@@ -174,6 +174,7 @@ def test_configuration_shapes_and_reduced_precision(kind):
 
 
 @kinds
+@pytest.mark.release(elsewhere=True)
 def test_a_task_trains_with_its_loss(kind, tmp_path):
     graphs = simple_graphs((3, 1, 7, 10) * 4)
     losses = []
@@ -194,6 +195,7 @@ def test_a_task_trains_with_its_loss(kind, tmp_path):
 
 
 @kinds
+@pytest.mark.release(elsewhere=True)
 def test_after_pooling_it_reads_the_nodes_and_edges_that_stay(kind):
     graphs = simple_graphs((8, 12))
     pooling = kb.layers.TopKPooling(0.5)

@@ -67,6 +67,7 @@ def subgraphs(graphs, x, mask):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.release(elsewhere=True)
 def test_layers_compute_what_they_do_of_the_subgraphs(name):
     num_types = BACKBONES[name].get("num_edge_types", 1)
     graphs = graphs_of(num_types=num_types)

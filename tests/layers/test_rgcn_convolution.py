@@ -145,11 +145,13 @@ def test_edge_weights_are_factors_of_messages(plan, reduce):
 
 
 @pytest.mark.parametrize("plan", CASES)
+@pytest.mark.release(elsewhere=True)
 def test_one_type_has_one_mean(plan):
     graphs = graphs_of(types=1)
     check(layer_of(1), batch_of(graphs, plan, num_edge_types=1), graphs)
 
 
+@pytest.mark.every_backend("False")
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("plan", CASES)
 def test_transposes_of_the_host_have_the_weights_of_means(plan, weighted):

@@ -198,6 +198,7 @@ def test_attention_equals_the_oracle(heads, type_reduce):
 
 
 @pytest.mark.parametrize("make", [gat, lambda kind: sage(kind, reduce="pool")])
+@pytest.mark.release(elsewhere=True)
 def test_few_edges_of_many_types_are_mapped_by_edge(make):
     """Fewer than pairs of a node and a type."""
     graph = graph_of(0, 150, 1)
@@ -620,6 +621,7 @@ def labelled(size=30, degree=2):
 
 
 @STACKS
+@pytest.mark.release(elsewhere=True)
 def test_samples_and_blocks_give_what_the_whole_graph_gives(name):
     graph, task = labelled(), task_of(name, norm="layer")
     whole, rows = task.embed([graph])[0], task.predict([graph])[0]
@@ -639,6 +641,7 @@ def test_samples_and_blocks_give_what_the_whole_graph_gives(name):
 
 
 @STACKS
+@pytest.mark.release(elsewhere=True)
 def test_few_draws_by_type_train(name):
     graph, task = labelled(), task_of(name)
     fan_out = {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
@@ -674,6 +677,7 @@ def test_sums_and_means_of_sampled_neighbours_are_unbiased(reduce, type_reduce):
 
 
 @STACKS
+@pytest.mark.release(elsewhere=True)
 def test_exported_models_predict_the_same(name, tmp_path):
     pytest.importorskip("torch" if keras.backend.backend() == "torch" else "tensorflow")
     form = {"torch": "torch"}.get(keras.backend.backend(), "tf_saved_model")
@@ -684,6 +688,7 @@ def test_exported_models_predict_the_same(name, tmp_path):
 
 
 @STACKS
+@pytest.mark.release(elsewhere=True)
 def test_presets_hold_the_option(name, tmp_path):
     graph, task = labelled(), task_of(name)
     task.save_to_preset(tmp_path / "preset")

@@ -25,6 +25,7 @@ SAMPLES += [("GraphClassifier", backbone) for backbone in BACKBONES]
 
 
 @pytest.mark.parametrize("name, backbone", SAMPLES, ids=str)
+@pytest.mark.release(elsewhere=True)
 def test_tasks_take_the_inputs_of_a_loader(name, backbone):
     task, data = task_of(name, backbone), data_of(name, 8)
     if backbone is not None:
@@ -159,6 +160,7 @@ np.save(sys.argv[1] + "/outputs.npy", predictions(model, loader_of(11, seed=1)))
 """
 
 
+@pytest.mark.release(elsewhere=True)
 def test_two_branches_load_on_another_backend(tmp_path):
     here = keras.backend.backend()
     there = BACKENDS[(BACKENDS.index(here) + 1) % len(BACKENDS)]

@@ -204,6 +204,7 @@ def test_ranks_are_those_of_a_loop_over_the_set(head):
 
 @pytest.mark.parametrize("sampler", [None, NeighborSampler([4, 4], batch_size=8)])
 @pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.release(elsewhere=True)
 def test_learns_who_buys_what_and_keeps_it_in_a_file(sampler, compiled, tmp_path):
     split = split_links(shop(), 0.1, 0.1, edge_set=BUYS)
     preprocessor = GraphPreprocessor([RCMKCompile()]) if compiled else None

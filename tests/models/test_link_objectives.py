@@ -95,6 +95,7 @@ def test_the_default_optimizer_moves_embeddings_of_small_gradients():
 
 
 @pytest.mark.parametrize("sampler", [None, NeighborSampler([5, 5], batch_size=16)])
+@pytest.mark.release(elsewhere=True)
 def test_learns_the_order_of_items(sampler, tmp_path):
     split = split_links(shop(), 0.1, 0.1, edge_set=BUYS)
     task = predictor(embedding_l2=1e-4)

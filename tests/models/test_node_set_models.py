@@ -198,6 +198,7 @@ def test_samples_give_what_the_whole_graph_gives():
     assert np.isfinite(history.history["loss"]).all()
 
 
+@pytest.mark.release(elsewhere=True)
 def test_labels_of_one_set_are_rows_of_its_table():
     graph = made(2)
     labels = graph.label[graph.node["set"] == 0]
@@ -257,6 +258,7 @@ def rows(seed=0):
     }
 
 
+@pytest.mark.release(elsewhere=True)
 def test_tables_are_encoded_by_set_and_kept_in_presets(tmp_path):
     data = [rows(seed) for seed in range(3)]
     encoder = NodeSetEncoder(reverse=True).adapt(data)
@@ -298,6 +300,7 @@ def test_tables_are_encoded_by_set_and_kept_in_presets(tmp_path):
     np.testing.assert_allclose(loaded.predict([frame])[0], before[0], atol=1e-5)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_edges_of_one_edge_set_have_labels():
     buys, data = ("user", "buys", "item"), rows()
     stars = np.arange(np.shape(data["edges"][buys]["edge_index"])[1]) % 3
@@ -385,6 +388,7 @@ def test_columns_of_edges_and_masks_of_tables_are_those_of_the_training():
         NodeSetEncoder().adapt([rows()])(wrong)
 
 
+@pytest.mark.release(elsewhere=True)
 def test_skipped_items_and_indices_of_tables_keep_labels_in_place():
     data, labels = [rows(seed) for seed in range(3)], np.arange(8) % 2
     bad = rows(3)

@@ -141,6 +141,7 @@ def test_readouts_read_the_nodes_that_stay():
     np.testing.assert_allclose(numpy(task(x))[0, 0], expected, atol=1e-5)
 
 
+@pytest.mark.every_backend("GINE")
 @pytest.mark.parametrize("name", ["GINE", "SAGE"])
 def test_training_compiles_once_and_files_predict_the_same(name, tmp_path):
     graphs = graphs_of((3, 1, 7, 12) * 4)

@@ -61,6 +61,7 @@ def same(found, table, k, left_out):
 
 
 @pytest.mark.parametrize("head", SCORES)
+@pytest.mark.release(elsewhere=True)
 def test_items_of_an_edge_set_are_those_of_a_loop(head):
     graph = shop(permuted=True)
     split = split_links(graph, edge_set=BUYS)

@@ -131,6 +131,7 @@ def test_all_neighbours_under_options_of_the_frame(name, frame):
 
 
 @pytest.mark.parametrize("name", FRAMED)
+@pytest.mark.release(elsewhere=True)
 def test_prediction_by_layer_is_that_of_the_whole_graph(name, tmp_path):
     keras.utils.set_random_seed(1)
     task = task_of(deeper(name))
