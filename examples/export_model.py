@@ -30,7 +30,8 @@ FORMATS = ("tf_saved_model", "onnx", "litert", "torch")
 
 def read(options) -> tuple[list, list]:
     """Programs to learn from, and programs of other files."""
-    source = options.source or Path(sysconfig.get_path("stdlib")) / "email"
+    package = "json" if options.short else "email"
+    source = options.source or Path(sysconfig.get_path("stdlib")) / package
     files = read_tree(
         source, max_instances=options.instances, steps=options.steps, processes=1
     )

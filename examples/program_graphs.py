@@ -40,7 +40,8 @@ def main() -> None:
     parser.add_argument("--save", type=Path, help="folder for the model")
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
-    source = options.source or Path(sysconfig.get_path("stdlib")) / "email"
+    package = "json" if options.short else "email"
+    source = options.source or Path(sysconfig.get_path("stdlib")) / package
     if options.short:
         options.epochs, options.hidden, options.steps = 2, 16, 1
         options.instances = 4

@@ -6,14 +6,18 @@ after Shchur et al. 2018, the ten splits of Platonov et al. 2023, the splits by 
 of MoleculeNet. The weights of the best validation score are tested. Prints the mean and
 the standard deviation of the test scores beside those of `published.py`. With --results
 they are kept in a file, from which `python docs/benchmarks.py` makes the page and which
-an interrupted run goes on from. With --preset the run of the best validation score is
-saved with its card.
+an interrupted run goes on from, trainings on graphs after their last epoch. With
+--preset the run of the best validation score is saved with its card.
 """
 
 import argparse
+import contextlib
 import datetime
+import hashlib
 import json
 import platform
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +38,7 @@ from examples.benchmarks.protocols import (
 )
 from examples.benchmarks.published import PUBLISHED
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report
+from keras_bandgnn.cli import report, training_callbacks
 
 
 def backbone_of(options, settings, inputs, edge_inputs, num_types):
@@ -106,8 +110,23 @@ def on_nodes(options, settings, graph) -> Trained:
     return Trained(task, valid, found[protocol.metric])
 
 
+@contextlib.contextmanager
+def training_folder(options, settings: dict, seed: int) -> Iterator[Path]:
+    """Yield the folder of a training, beside --results, and remove it at its end."""
+    if not options.results:
+        with tempfile.TemporaryDirectory() as folder:
+            yield Path(folder)
+        return
+    text = json.dumps([options.set, options.model, settings, seed])
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = options.results.with_name(f"{options.results.name}.partial") / name
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
 def on_graphs(options, settings, parts, seed: int) -> Trained:
-    """Train on graphs."""
+    """Train on graphs; go on after the last epoch of an interrupted training."""
     import keras
     import numpy as np
 
@@ -149,7 +168,7 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
     options_of_task = {
         "readout": settings.get("readout", "mean"),
         "preprocessor": GraphPreprocessor(
-            layers, DynamicBatcher(settings["batch"] - 1)
+            layers, DynamicBatcher(settings["batch"])
         ),
     }
     if protocol.metric == "auc":
@@ -167,17 +186,24 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
         loss="mae" if protocol.metric == "mae" else "auto",
         metrics=[protocol.metric],
     )
-    stop = stopping(protocol, settings)
-    history = task.fit(
-        train,
-        validation_data=valid,
-        epochs=settings["epochs"],
-        callbacks=[stop],
-        seed=seed,
-        verbose=2 if options.verbose else 0,
-    )
+    monitor = f"val_{settings.get('monitor', protocol.metric)}"
+    higher = protocol.higher and monitor != "val_loss"
+    with training_folder(options, settings, seed) as folder:
+        rows = training_callbacks.fit(
+            task,
+            task.loader(train, shuffle=True, seed=seed, adapt=True),
+            valid,
+            argparse.Namespace(epochs=settings["epochs"], minutes=None),
+            folder,
+            monitor,
+            "max" if higher else "min",
+            settings["patience"],
+            verbose=2 if options.verbose else 0,
+        )
+    scores = [row[monitor] for row in rows]
+    best = np.nanargmax(scores) if higher else np.nanargmin(scores)
     found = task.evaluate(test, verbose=0, return_dict=True)
-    valid = history.history[f"val_{protocol.metric}"][stop.best_epoch]
+    valid = rows[best][f"val_{protocol.metric}"]
     return Trained(task, valid, found[protocol.metric])
 
 

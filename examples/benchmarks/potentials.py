@@ -99,7 +99,7 @@ def make_task(graphs: list, steps: int, options: argparse.Namespace, seed: int =
     keras.utils.set_random_seed(seed)
     numbers = np.concatenate([graph.node["atomic_number"] for graph in graphs])
     layer = preprocessing.RadiusGraph(options.cutoff)
-    batcher = preprocessing.DynamicBatcher(options.batch_size - 1)
+    batcher = preprocessing.DynamicBatcher(options.batch_size)
     stresses = "stress" in graphs[0].context
     task = models.ForceRegressor(
         models.PaiNNBackbone(

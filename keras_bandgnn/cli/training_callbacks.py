@@ -200,7 +200,7 @@ def fit(
     starts: Sequence[int] = (),
     callbacks: Sequence = (),
     verbose: int | None = None,
-) -> None:
+) -> list[dict]:
     """Train, resuming an interrupted run, and load the best weights.
 
     If the optimizer averages the weights, the averages are validated and saved.
@@ -220,6 +220,9 @@ def fit(
             the last of them.
         callbacks: More callbacks.
         verbose: As for Keras; a bar on a terminal, otherwise lines, if omitted.
+
+    Returns:
+        The metrics of the epochs.
     """
     import keras
 
@@ -276,6 +279,7 @@ def fit(
     interrupts.check()
     if (work / _BEST).is_file():
         task.load_weights(work / _BEST)
+    return read_history(work / _HISTORY, monitor)
 
 
 def limits(minutes: float | None):
