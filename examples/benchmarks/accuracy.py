@@ -167,9 +167,7 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
     )
     options_of_task = {
         "readout": settings.get("readout", "mean"),
-        "preprocessor": GraphPreprocessor(
-            layers, DynamicBatcher(settings["batch"])
-        ),
+        "preprocessor": GraphPreprocessor(layers, DynamicBatcher(settings["batch"])),
     }
     if protocol.metric == "auc":
         several = np.size(train[0].label) > 1
