@@ -355,7 +355,8 @@ class Presets:
         """Return the metadata of each preset by its name.
 
         They are those of its file, and as in KerasHub `description`, from the card,
-        `params`, the number of parameters, and `path`, the folder.
+        `params`, the number of parameters, and `path`, the folder; also `score`, from
+        the card, empty for an architecture without weights.
         """
         presets = {}
         for name in list_presets():
@@ -366,18 +367,19 @@ class Presets:
                 metadata = read_json(home() / name / METADATA)
                 presets[name] = {
                     **metadata,
-                    "description": _description(home() / name / CARD),
+                    "description": _paragraph(home() / name / CARD, "\n# "),
+                    "score": _paragraph(home() / name / CARD, "\n## Score"),
                     "params": metadata["parameter_count"],
                     "path": str(home() / name),
                 }
         return presets
 
 
-def _description(card: Path) -> str:
-    """Return the first paragraph below the title of a card; empty without one."""
+def _paragraph(card: Path, heading: str) -> str:
+    """Return the first paragraph below a heading of a card; empty without one."""
     if not card.is_file():
         return ""
-    _, _, text = card.read_text("utf-8").partition("\n# ")
+    _, _, text = card.read_text("utf-8").partition(heading)
     _, _, text = text.partition("\n\n")
     return " ".join(text.partition("\n\n")[0].split())
 

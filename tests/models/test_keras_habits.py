@@ -84,6 +84,10 @@ def test_presets_of_a_class():
     gine = kb.models.GINEBackbone.presets["gine_zinc"]
     expected = "GINE: penalised logP of drug-like molecules, each term normalised."
     assert gine["description"] == expected
+    assert gine["score"].startswith("Test mae 0.144 ± 0.003, mean and standard dev")
+    for entry in kb.models.Task.presets.values():
+        weights = Path(entry["path"], "model.weights.h5").is_file()
+        assert weights == bool(entry["score"])
     selectors = kb.models.NodeSelector.presets
     assert "ggnn_varmisuse" in selectors and "schnet_qm9" not in selectors
     assert not kb.models.ForceRegressor.presets
