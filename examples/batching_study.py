@@ -530,7 +530,7 @@ def draw(cells: list[dict], folder: Path) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", type=Path, help="file or folder of QM9")
     parser.add_argument("--out", type=Path, default=Path("batching_study"))
     parser.add_argument("--model", default="ggnn", choices=MODELS)

@@ -269,7 +269,7 @@ def small_corpus(folder: Path) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("corpus", type=Path, nargs="?", help="of examples.corpora")
     parser.add_argument("--out", type=Path, help="folder for the model")
     parser.add_argument("--passes", type=float, default=2)

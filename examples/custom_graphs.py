@@ -87,7 +87,7 @@ def accuracy(task: models.NodeSelector, graphs: list[kb.Graph]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     parser.add_argument("--save", type=Path, help="folder for the model")
     options = parser.parse_args()

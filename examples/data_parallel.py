@@ -57,7 +57,7 @@ def virtual_devices(count: int) -> None:
 
 def main(arguments=None) -> dict:
     """Trains, evaluates and prints; returns the metrics."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--supergraphs", type=int, help="per step, over all devices")
     parser.add_argument("--cpu-devices", type=int, help="virtual, not on torch")

@@ -39,7 +39,7 @@ def block_model(rng: np.random.Generator, count: int, groups: int = 4) -> kb.Gra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)

@@ -10,6 +10,7 @@ fitted to the training graphs by least squares. The model learns the residual.
 
 import argparse
 import time
+from typing import Any
 
 import keras
 import numpy as np
@@ -70,7 +71,7 @@ def graph_layer(text: str):
     return RadiusGraph(float(value)) if kind == "radius" else KNearestGraph(int(value))
 
 
-def make_backbone(options, elements):
+def make_backbone(options, elements) -> tuple[kb.models.Backbone, dict[str, Any]]:
     """The backbone that the options name."""
     softplus = {"activation": kb.layers.shifted_softplus}
     if options.model == "painn":
@@ -111,7 +112,7 @@ def counts(graphs, elements, per_atom: bool) -> np.ndarray:
 
 def main(arguments=None) -> dict:
     """Trains, evaluates and prints; returns the errors."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("data", nargs="?", help="data set; synthetic if omitted")
     parser.add_argument("--path")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")

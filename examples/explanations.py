@@ -262,7 +262,7 @@ def study(options: argparse.Namespace, network: str, seed: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", choices=("houses", "molecules"), default="houses")
     parser.add_argument("--graphs", type=int, default=600)
     parser.add_argument("--epochs", type=int, help="30 for houses, 12 for molecules")

@@ -83,7 +83,7 @@ def try_format(task, form: str, path: Path, programs: list) -> str:
 
 
 def main(arguments=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("source", type=Path, nargs="?", help="folder of Python files")
     parser.add_argument("--to", type=Path, help="folder for the exported models")
     parser.add_argument("--formats", nargs="*", default=FORMATS, choices=FORMATS)

@@ -73,7 +73,7 @@ def score(task: models.Task, graphs: FlatGraphs) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="such as tox21")
     parser.add_argument("--path", help="file or folder of the data set")
     parser.add_argument("--epochs", type=int, default=20)

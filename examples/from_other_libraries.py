@@ -52,7 +52,9 @@ def from_a_club() -> None:
     graph = from_networkx(club, node=["label"])
     print(f"  {graph}")
     central = networkx.pagerank(networkx.DiGraph(to_networkx(graph)), weight="weight")
-    print(f"  members by rank: {sorted(central, key=central.get)[:-6:-1]}")
+    print(
+        f"  members by rank: {sorted(central, key=lambda name: central[name])[:-6:-1]}"
+    )
 
 
 def from_tables() -> None:
@@ -150,7 +152,7 @@ def from_a_generator(short: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

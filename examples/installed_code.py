@@ -15,7 +15,7 @@ from pathlib import Path
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument(
         "folders", nargs="*", type=Path, help="the installed packages if omitted"
     )

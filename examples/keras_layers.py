@@ -69,7 +69,7 @@ def make_graph(rng: np.random.Generator) -> kb.Graph:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
     keras.utils.set_random_seed(0)

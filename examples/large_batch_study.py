@@ -216,14 +216,14 @@ def draw(rows: list[dict], path: Path) -> None:
         axes.set_yscale("log", base=2)
         axes.set_xlabel("batch size (graphs)")
         axes.set_ylabel(f"{name} to the target")
-    axes.legend()
+        axes.legend()
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
 def parse() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--store", type=Path, help="folder with train and valid")
     parser.add_argument("--train", type=int, help="graphs of the store to train on")
     parser.add_argument("--valid", type=int, help="graphs of the store to validate on")

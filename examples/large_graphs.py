@@ -69,7 +69,7 @@ def block_model(count: int, features: int, seed: int = 0) -> kb.data.FlatGraphs:
 
 def main() -> None:
     """Train with each sampler."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=64)

@@ -60,7 +60,7 @@ def distribution(groups: int):
 
 def main(arguments=None) -> dict:
     """Train and print; return the last metrics."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=1, help="groups of devices")

@@ -112,7 +112,7 @@ def predict_triples(num_nodes: int, num_relations: int, parts: list, options) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="a file of the Planetoid graphs or of FB15k-237")
     parser.add_argument("--head", default="complex", choices=("distmult", "complex"))
     parser.add_argument("--epochs", type=int, default=200)

@@ -50,7 +50,7 @@ def read(path: str, smiles: str, target: str) -> tuple[list[str], list[float]]:
 
 def main() -> None:
     """Train each backbone with and without the features of the bonds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--data", metavar="PATH")
     parser.add_argument("--smiles", default="smiles")
     parser.add_argument("--target", default="measured")

@@ -82,7 +82,8 @@ class Watch(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Print a step; the first one includes compiling."""
-        self.lap(f"step {batch + 1}, loss {logs['loss']:.4f}")
+        loss = (logs or {})["loss"]
+        self.lap(f"step {batch + 1}, loss {loss:.4f}")
 
 
 def memory() -> tuple[float, float]:
@@ -145,7 +146,7 @@ MODELS: dict[str, Callable] = {"graphormer": graphormer, "graphsage": graphsage}
 
 def main() -> None:
     """Train, and print the time and the memory of each part."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--model", choices=tuple(MODELS), default="graphormer")
     parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=1)

@@ -153,14 +153,14 @@ class Lines(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Print a line."""
         epochs = self.params["epochs"]
-        if (epoch + 1) % max(1, epochs // 10) == 0:
+        if logs and (epoch + 1) % max(1, epochs // 10) == 0:
             error = 1000 * logs["val_force_mae"]
             print(f"epoch {epoch + 1}/{epochs}: {error:.0f} meV per angstrom")
 
 
 def main(arguments=None) -> dict | None:
     """Trains, simulates and prints."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--data", help=".npz of frames; EMT potential if omitted")
     parser.add_argument("--element", type=int, help="only its frames of --data")
     parser.add_argument("--frames", type=int, default=200)

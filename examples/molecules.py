@@ -121,7 +121,7 @@ def make_task(options: argparse.Namespace, batch_size: int) -> models.GraphRegre
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", type=Path, help="file of QM9 bond graphs")
     parser.add_argument("--target", type=int, default=7, help="0 to 12; 7: U0")
     parser.add_argument("--reduce", choices=("sum", "mean"), default="sum")

@@ -77,7 +77,7 @@ def backbone(name: str, width: int) -> models.Backbone:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     parser.add_argument("--epochs", type=int, default=25)
     parser.add_argument("--graphs", type=int, default=1500)

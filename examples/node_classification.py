@@ -62,7 +62,7 @@ def train(graph: kb.Graph, backbone: models.Backbone, epochs: int, rate: float):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="such as cora or amazon_photo")
     parser.add_argument("--path", help="file or folder of the data set")
     parser.add_argument("--epochs", type=int, default=200)

@@ -44,7 +44,7 @@ class Prune(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         import optuna
 
-        self.trial.report(logs["val_accuracy"], epoch)
+        self.trial.report((logs or {})["val_accuracy"], epoch)
         if self.trial.should_prune():
             raise optuna.TrialPruned
 
@@ -61,7 +61,7 @@ def make_task(values: dict) -> kb.models.GraphClassifier:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--storage", default="sqlite:///optuna.db")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=20)

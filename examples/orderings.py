@@ -91,7 +91,7 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, list[kb.Graph]]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     parser.add_argument("--programs", type=Path, help="file or folder of programs")
     parser.add_argument("--subtokens", action="store_true", help="nodes for subtokens")
@@ -105,6 +105,7 @@ def main() -> None:
     print("edges with |i - j| < S, milliseconds per graph")
     print(f"{'':16}{'edges':>10}{'S':>6}{head}")
     for name, graphs in groups(options):
+        edges = sum(graph.num_edges for graph in graphs)
         for size in options.block_sizes:
             cells = ""
             for ordering in options.orderings:
@@ -114,7 +115,6 @@ def main() -> None:
                     layer(graph)
                 seconds = (time.perf_counter() - start) / len(graphs)
                 share = layer.stats()["covered_edges"]
-                edges = sum(graph.num_edges for graph in graphs)
                 counts = pooled.setdefault((size, ordering), np.zeros(2))
                 counts += [share * edges, edges]
                 cells += f"{100 * share:9.1f} %{1e3 * seconds:8.1f} ms"

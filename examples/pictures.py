@@ -296,7 +296,7 @@ def pooling(path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder")
     options = parser.parse_args()

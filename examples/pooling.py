@@ -42,7 +42,7 @@ def graphs_of(count: int, size: int, seed: int = 0) -> list[kb.Graph]:
 
 def main() -> None:
     """Train the backbone with each pooling."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--graphs", type=int, default=1000)
     parser.add_argument("--size", type=int, default=30, help="nodes, and up to twice")
     parser.add_argument("--epochs", type=int, default=30)

@@ -33,7 +33,7 @@ def made_up(count: int) -> pd.DataFrame:
 
 def main() -> None:
     """Fits, saves, loads and predicts."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--table", help="a CSV file")
     parser.add_argument("--smiles", default="smiles", help="column of the molecules")
     parser.add_argument("--target", default="value", help="column of the target")

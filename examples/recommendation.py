@@ -118,7 +118,7 @@ def draw(lists: dict[str, np.ndarray], split: data.LinkSplit, path: Path) -> Non
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="gowalla, a folder of its files, or an .npz")
     parser.add_argument("--users", type=int, default=1000)
     parser.add_argument("--items", type=int, default=500)

@@ -34,7 +34,7 @@ def graph(rng: np.random.Generator, size: int) -> kb.Graph:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--out", default="search")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--space", default="adam")

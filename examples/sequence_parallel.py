@@ -57,7 +57,7 @@ def communities(seed: int, count: int, classes: int = 4) -> kb.Graph:
 
 def main(arguments=None) -> dict:
     """Train and print; return the last metrics."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n\n")[0])
     parser.add_argument("--model", choices=("ggnn", "graphormer"), default="ggnn")
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--graphs", type=int, default=2)

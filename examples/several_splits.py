@@ -76,7 +76,7 @@ def score(split: kb.Graph, epochs: int, seed: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="such as amazon_photo or roman_empire")
     parser.add_argument("--path", help="file or folder of the data set")
     parser.add_argument("--splits", type=int, default=10)

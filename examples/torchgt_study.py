@@ -429,7 +429,7 @@ def speed(options, results: dict, save) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument(
         "part", nargs="?", choices=("nodes", "graphs", "tiles", "speed"), default=None
     )

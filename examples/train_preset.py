@@ -122,7 +122,7 @@ def short() -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0], epilog="More options behind --."
+        description=str(__doc__).split("\n")[0], epilog="More options behind --."
     )
     parser.add_argument("name", nargs="?", help="the preset")
     parser.add_argument("--data", type=Path, help="file or folder of its data")

@@ -98,7 +98,7 @@ def predict(model: keras.Model, loader) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     parser.add_argument("--load", type=Path, help="predict with a saved model")
     options = parser.parse_args()

@@ -38,19 +38,20 @@ def ring(rng: np.random.Generator, noise: float = 0.5) -> kb.Graph:
     )
 
 
-def trained(train, loss="auto", epochs=100, num_classes=GRADES, seed=0, **options):
-    """A classifier after training; `options` are those of `fit` and of the task."""
-    keras.utils.set_random_seed(seed)
-    weight = options.pop("class_weight", None)
+def trained(
+    train, options, num_classes=GRADES, ordinal=False, loss="auto", class_weight=None
+):
+    """A classifier after training."""
+    keras.utils.set_random_seed(options.seed)
     backbone = models.GCNBackbone({"red": 2}, hidden_dim=16)
-    task = models.GraphClassifier(backbone, num_classes, readout="sum", **options)
+    task = models.GraphClassifier(backbone, num_classes, readout="sum", ordinal=ordinal)
     task.compile(keras.optimizers.Adam(0.01), loss=loss)
-    task.fit(train, epochs=epochs, class_weight=weight, verbose=0)
+    task.fit(train, epochs=options.epochs, class_weight=class_weight, verbose=0)
     return task
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--graphs", type=int, default=200, help="to train on")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -62,11 +63,10 @@ def main() -> None:
     train = [ring(rng) for _ in range(options.graphs)]
     test = [ring(rng) for _ in range(1000)]
     grade = np.array([graph.label for graph in test])
-    run = {"epochs": options.epochs, "seed": options.seed}
     print("graphs per grade:", np.bincount(grade, minlength=GRADES))
 
-    for name, choice in (("classes", {}), ("ordered classes", {"ordinal": True})):
-        task = trained(train, **run, **choice)
+    for name, ordinal in (("classes", False), ("ordered classes", True)):
+        task = trained(train, options, ordinal=ordinal)
         shares = np.stack(task.predict_proba(test))
         # The median has the least absolute error.
         median = (shares.cumsum(axis=1) < 0.5).sum(axis=1)
@@ -79,12 +79,12 @@ def main() -> None:
     focal = keras.losses.BinaryFocalCrossentropy(
         apply_class_balancing=True, alpha=0.9, from_logits=True
     )
-    for name, choice in (
-        ("cross-entropy", {}),
-        ("balanced", {"class_weight": "balanced"}),
-        ("focal", {"loss": focal}),
+    for name, loss, weight in (
+        ("cross-entropy", "auto", None),
+        ("balanced", "auto", "balanced"),
+        ("focal", focal, None),
     ):
-        task = trained(train, num_classes=2, **run, **choice)
+        task = trained(train, options, 2, loss=loss, class_weight=weight)
         found = np.array(task.predict_labels(test)) == 1
         print(
             f"{name:16} finds {found[rare].mean():.2f} of the rare graphs, "

@@ -153,7 +153,7 @@ def run(options: argparse.Namespace, data: Path, work: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with the original files")
     parser.add_argument("--work", type=Path, help="folder for the compiled graphs")
     parser.add_argument("--seeds", type=int, default=3)

@@ -122,6 +122,15 @@ def test_checkers_find_mistakes_and_nothing_else(check, tmp_path, monkeypatch):
     assert lines == expected, text
 
 
+@pytest.mark.release
+def test_pyright_finds_nothing_in_the_examples():
+    """Mypy reads them in `.ci/run`."""
+    pytest.importorskip("pyright")
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def functions() -> dict[str, object]:
     """All functions and methods of public and registered classes, and of results."""
     names = runpy.run_path(str(ROOT / "docs" / "names.py"))

@@ -15,7 +15,7 @@ from tables import arguments, papers
 
 import keras_bandgnn as kb
 
-folder, epochs = arguments(__doc__, papers, epochs=100)
+folder, epochs = arguments(str(__doc__), papers, epochs=100)
 content = pd.read_csv(folder / "cora.content", sep="\t", header=None, index_col=0)
 cites = pd.read_csv(folder / "cora.cites", sep="\t", header=None).to_numpy()
 subjects, label = np.unique(content.pop(content.columns[-1]), return_inverse=True)

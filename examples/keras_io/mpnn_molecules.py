@@ -15,7 +15,7 @@ from tables import arguments, molecules
 
 import keras_bandgnn as kb
 
-path, epochs = arguments(__doc__, molecules, epochs=40)
+path, epochs = arguments(str(__doc__), molecules, epochs=40)
 table = pd.read_csv(path)
 keras.utils.set_random_seed(42)
 np.random.permutation(len(table))  # keras.io draws twice and takes the second

@@ -28,7 +28,7 @@ def budget_of(molecules: int, atoms: int) -> dict[str, int]:
 
 
 def main(arguments=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("preset", help="a name, or a folder of save_to_preset")
     parser.add_argument("folder", type=Path, help="for the exported models")
     parser.add_argument("--sizes", type=int, nargs="+", default=[2, 32])

@@ -153,7 +153,7 @@ def direct(folder: Path, molecules: int, requests: int) -> Result:
 
 
 def main(arguments=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("model", type=Path, help="a folder that export.py wrote")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--molecules", type=int, default=1, help="of a request")

@@ -17,7 +17,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import uvicorn
@@ -115,11 +115,13 @@ class Predictor:
     def _run(self, graphs: FlatGraphs) -> list[np.ndarray]:
         # The smallest size that fits all graphs, else several batches of the largest.
         nodes, edges = int(graphs.node_ptr[-1]), int(graphs.edge_ptr[-1])
-        for model in self.models:
-            budget = model.packer.budget
+        *smaller, model = self.models
+        for candidate in smaller:
+            budget = candidate.packer.budget
             # One node and one graph are padding.
             fits = nodes < budget["node"] and edges <= budget["edge"]
             if fits and len(graphs) < budget["graph"]:
+                model = candidate
                 break
         return model.predict(graphs)
 
@@ -129,7 +131,7 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        of = {"registry": self.registry}
+        of: dict[str, Any] = {"registry": self.registry}
         ProcessCollector(**of)  # Processor time and memory, on Linux.
         self.requests = Counter("requests", "Requests by status", ["status"], **of)
         self.seconds = Histogram(
@@ -255,7 +257,7 @@ def make_app(predict: Predictor) -> FastAPI:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("model", type=Path, help="a folder that export.py wrote")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)

@@ -47,7 +47,7 @@ def config_of(name: str, file: Path, instances: int = 1) -> str:
 
 
 def main(arguments=None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("model", type=Path, help="a folder that export.py wrote")
     parser.add_argument("repository", type=Path, help="the folder for Triton")
     parser.add_argument("--instances", type=int, default=1, help="of each model")
