@@ -99,7 +99,7 @@ def make_model(graphs, hidden: int, layers: int):
 
     from keras_bandgnn import models
     from keras_bandgnn.data.sources import parts_of
-    from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
 
     parts = parts_of(graphs)
     first, inputs = parts[0], inputs_of(parts)

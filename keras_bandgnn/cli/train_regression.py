@@ -59,7 +59,7 @@ def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
     import numpy as np
 
     from keras_bandgnn import layers, models
-    from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
 
     if options.model in TRANSFORMERS:
         kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}

@@ -280,9 +280,8 @@ class DualInterleavedAttention(BatchLayer):
         if isinstance(edge_bias, LookedUp) and not self._takes_table(pattern, batch):
             edge_bias = edge_bias.rows()
         if pattern == "full":
-            biases = edge_bias, self_bias
-            alone = tokens is None
-            parts = [self._full(q, k, v, batch, *biases, dropping, alone)]
+            options = edge_bias, self_bias, dropping, tokens is None
+            parts = [self._full(q, k, v, batch, *options)]
         else:
             parts = self._sparse(q, k, v, batch, edge_bias, dropping)
         if tokens is None:

@@ -11,7 +11,6 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import keras_bases
-from keras_bandgnn.arrays import TIME, id_input
 from keras_bandgnn.batch import AGE, STATE_ROW, explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
@@ -475,32 +474,3 @@ def edge_encoder(units: int, inputs: Mapping | None, **kwargs) -> NodeEncoder | 
     encoder = NodeEncoder(units, inputs, name="edge_encoder", **kwargs)
     encoder.level = "edge"
     return encoder
-
-
-def inputs_of(parts, excluded=()) -> dict[str, dict[str, int | list[int]]]:
-    """Return the `inputs` of a `NodeEncoder` for the node features of graphs.
-
-    Args:
-        parts: The graphs, each part a `FlatGraphs`.
-        excluded: Names of features to leave out.
-    """
-    inputs = {}
-    if parts[0].sets:
-        inputs["sets"] = {
-            part: _inputs_of([p.sets[part] for p in parts]) for part in parts[0].sets
-        }
-        excluded = (*excluded, "set", "set_row")
-    excluded = (*excluded, TIME)
-    return inputs | _inputs_of([part.node for part in parts], excluded)
-
-
-def _inputs_of(tables, excluded=()) -> dict[str, dict[str, int | list[int]]]:
-    inputs = {}
-    for name, values in tables[0].items():
-        if name in excluded:
-            continue
-        if values.dtype.kind == "i" and values.ndim <= 2:
-            inputs[name] = id_input([table[name] for table in tables])
-        elif values.dtype.kind == "f" and values.ndim == 2:
-            inputs[name] = {"features": values.shape[1]}
-    return inputs

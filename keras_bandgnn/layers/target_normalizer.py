@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import (
-    LAST_ELEMENT,
     array,
     instance,
     one_of,
@@ -22,110 +21,20 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import label_weights
 from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.target_statistics import (
+    NUM_ELEMENTS,
+    composition,
+    flat_parts,
+    least_squares,
+    mean_and_deviation,
+    target_labels,
+)
 from keras_bandgnn.ops.sequence import over_devices
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
-
-# Statistics of labelled graphs.
-
-
-NUM_ELEMENTS = LAST_ELEMENT + 1
-"""Ids of elements are below it: atomic numbers 1 to 118."""
-
-
-_SET = {
-    "graph": "Set Graph(..., label=1.5) or label=[1.5, 2.0].",
-    "node": 'Set Graph(..., label=[...], label_level="node").',
-    "edge": 'Set Graph(..., label=[...], label_level="edge").',
-}
-
-
-def target_labels(part: FlatGraphs, level: str = "graph") -> np.ndarray:
-    """Return labels of graphs, nodes or edges as float64 [n, D], NaN where missing.
-
-    Args:
-        part: Graphs with labels.
-        level: "graph", "node" or "edge".
-
-    Raises:
-        ValueError: If the graphs have no labels, or labels of something else.
-    """
-    received = None
-    if part.label is None:
-        received = "graphs with label=None"
-    elif part.label_level != level:
-        received = f"labels of {part.label_level}s (label_level={part.label_level!r})"
-    elif part.candidates is not None:
-        received = "graphs with candidates, whose label is the position of one of them"
-    elif part.label.ndim > 2:
-        received = f"labels of shape {part.label.shape[1:]}"
-    elif np.isinf(part.label).any():
-        received = "infinite labels"
-    if received:
-        raise ValueError(
-            f"Expected one number or one vector [D] per {level} as the label. "
-            f"Received: {received}. {_SET[level]}"
-        )
-    labels = np.asarray(part.label, np.float64)
-    return labels[:, None] if labels.ndim == 1 else labels
-
-
-def flat_parts(graphs) -> list[FlatGraphs]:
-    """Return the parts of a list of `Graph`, a `FlatGraphs`, a store or a loader."""
-    for name in ("parts", "shards"):
-        if hasattr(graphs, name):
-            return list(getattr(graphs, name))
-    if isinstance(graphs, FlatGraphs):
-        return [graphs]
-    return [FlatGraphs.from_graphs(graphs)]
-
-
-def least_squares(counts: np.ndarray, labels: np.ndarray, weights: np.ndarray):
-    """Fit values of elements [V, D] to labels [n, D] and counts [n, V].
-
-    Each target is fitted separately, on the graphs where it is not NaN. Squares weigh
-    by the weights [n].
-    """
-    columns, roots = [], np.sqrt(weights)
-    for column in labels.T:
-        labelled = ~np.isnan(column)
-        rows = (
-            counts[labelled] * roots[labelled, None],
-            column[labelled] * roots[labelled],
-        )
-        columns.append(np.linalg.lstsq(*rows, rcond=None)[0])
-    return np.stack(columns, axis=1)
-
-
-def mean_and_deviation(values: np.ndarray, weights: np.ndarray) -> tuple:
-    """Return the weighted mean and standard deviation [D] of values [n, D].
-
-    Args:
-        values: float64, NaN where missing.
-        weights: [n], such that each column has a value with a weight above 0.
-    """
-    labelled = ~np.isnan(values)
-    values, weights = np.where(labelled, values, 0.0), labelled * weights[:, None]
-    total = weights.sum(axis=0)
-    mean = (weights * values).sum(axis=0) / total
-    squares = (weights * np.square(values - mean)).sum(axis=0)
-    return mean, np.sqrt(squares / total)
-
-
-def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
-    """Count the nodes of each element in each graph, float32 [n, 119].
-
-    Args:
-        part: n graphs.
-        elements: int, the element of each node of all graphs.
-    """
-    graph = np.repeat(np.arange(len(part)), part.num_nodes)
-    keys = graph * NUM_ELEMENTS + elements
-    counts = np.bincount(keys, minlength=len(part) * NUM_ELEMENTS)
-    return counts.reshape(-1, NUM_ELEMENTS).astype(np.float32)
 
 
 def _require_references(elements: np.ndarray, available: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.layers.node_encoder import inputs_of
+from keras_bandgnn.layers.encoder_inputs import inputs_of
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,

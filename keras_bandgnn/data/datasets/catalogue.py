@@ -51,22 +51,6 @@ _ZINC_INDICES = {
     "test.index": "428bc2610e8c288b5460150ae36117acb403e0e4",
 }
 
-# Git blob ids of the files of mlearn.
-_MLEARN_BLOBS = {
-    "Cu/test.json": "2c470dfcb7c0a3b138866faccf5ecc70a95f7bc8",
-    "Cu/training.json": "9804a3c4335bc6cb796d67b3e90a8f203844ab40",
-    "Ge/test.json": "84700a3c289daac6c8715597fcc16b65f46e5027",
-    "Ge/training.json": "0671672f739c6084214f475d8bfaf5de5874c00c",
-    "Li/test.json": "9f8b2d748f9ed450b37451645603a7801487f8fd",
-    "Li/training.json": "553f8cb3a2edc45247d3230170b09d930e0f587c",
-    "Mo/test.json": "4e61d7a6d7ce9c1b277f6b78f6e54ee7e15b0aa6",
-    "Mo/training.json": "d3c1f2b5caf0fce53ba256f5e98791bf6dd033df",
-    "Ni/test.json": "f91c374c230c145d4892bcad8538c16c27a2ce45",
-    "Ni/training.json": "70f0abe1a2cc06ada3fcd7e5bc68e2139b942228",
-    "Si/test.json": "6f5d4fbabf5d87b6b0c6cfd18451ab03d4bd3f84",
-    "Si/training.json": "83f119b2528893eb3c87c65549d09f5d31ef4dbd",
-}
-
 _OGB = "http://snap.stanford.edu/ogb/data/"
 # Name of the archive, and whether the benchmark adds the reverse of each edge.
 _OGB_NODES = {"arxiv": False, "products": True, "proteins": True}
@@ -327,7 +311,7 @@ def _mlearn() -> Dataset:
         "BSD-3-Clause",
         forms=(Form("mlearn:read", mlearn.FILES),),
         downloads=tuple(
-            Remote(file, _MLEARN + file, f"git:{_MLEARN_BLOBS[file]}")
+            Remote(file, _MLEARN + file, f"git:{mlearn.BLOBS[file]}")
             for file in mlearn.FILES.values()
         ),
     )
