@@ -1,12 +1,15 @@
-"""Presets by name, and on the Hugging Face Hub.
+"""Presets by name, on the Hugging Face Hub and on Kaggle.
 
-`hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION` names a repository there.
+`hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION` names a repository of the Hub,
+`kaggle://OWNER/MODEL/FRAMEWORK/VARIATION` or `.../VARIATION/VERSION` a model of Kaggle.
 
-The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
+The packages huggingface_hub and kagglehub are optional: `pip install
+'keras-bandgnn[hub]'` or `'keras-bandgnn[kaggle]'`.
 """
 
 import difflib
 import os
+import re
 from pathlib import Path
 
 from keras_bandgnn.checks import as_path, boolean, string
@@ -52,12 +55,50 @@ def _split(uri: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
-def download(uri: str) -> Path:
-    """Download a preset, and nothing but its files, and return the folder.
+def _import_kaggle():
+    return optional_import(
+        "kagglehub", "keras-bandgnn[kaggle]", "presets of Kaggle", "use a folder"
+    )
 
-    Files are stored in the cache of huggingface_hub (`HF_HOME`); with
-    `HF_HUB_OFFLINE=1` they are read only from there.
+
+def _kaggle_handle(uri: str) -> str:
+    """Return the handle of a model, as kagglehub takes it."""
+    name = r"\w[\w.-]*"
+    if not re.fullmatch(rf"kaggle://{name}/{name}/{name}/{name}(/\d+)?", uri):
+        raise ValueError(
+            "Expected `uri` to be kaggle://OWNER/MODEL/FRAMEWORK/VARIATION, and "
+            f"/VERSION if it is not the newest. Received: {uri!r}."
+        )
+    return uri.removeprefix("kaggle://")
+
+
+def _from_kaggle(uri: str) -> Path:
+    handle, hub = _kaggle_handle(uri), _import_kaggle()
+    try:
+        folder = Path(hub.model_download(handle))
+    except Exception as error:
+        # kagglehub has a separate exception class for each cause.
+        raise ValueError(
+            f"Expected to find {uri} on Kaggle or in the cache of kagglehub. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
+    if not (folder / CONFIG).is_file():
+        raise ValueError(
+            f"Expected {uri} to hold a preset of keras-bandgnn. Received: a model "
+            f"without {CONFIG}."
+        )
+    return folder
+
+
+def download(uri: str) -> Path:
+    """Download a preset, and return the folder.
+
+    Of a repository of the Hub only the files of a preset are downloaded, to the cache
+    of huggingface_hub (`HF_HOME`); with `HF_HUB_OFFLINE=1` they are read only from
+    there. Models of Kaggle are downloaded to the cache of kagglehub.
     """
+    if uri.startswith("kaggle://"):
+        return _from_kaggle(uri)
     name, revision = _split(uri)
     hub = _import_hub()
     try:
@@ -82,11 +123,12 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     """Return the folder of a preset: a local one, a built-in one, or a download.
 
     Args:
-        preset: A folder, the name of a preset or `"hf://OWNER/NAME"`.
+        preset: A folder, the name of a preset, `"hf://OWNER/NAME"` or
+            `"kaggle://OWNER/MODEL/FRAMEWORK/VARIATION"`.
         file: The file that makes a folder a preset.
     """
     folder = as_path("preset", preset)
-    if str(preset).startswith("hf://"):
+    if str(preset).startswith(("hf://", "kaggle://")):
         return download(str(preset))
     restore_replaced(folder)
     if os.path.isfile(folder / file):
@@ -113,27 +155,31 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     near = difflib.get_close_matches(str(preset), names, 1, 0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"Expected `preset` to be a folder with {file}, hf://OWNER/NAME or "
-        f"one of the presets {names}. Received: {str(preset)!r}.{hint}"
+        f"Expected `preset` to be a folder with {file}, hf://OWNER/NAME, "
+        "kaggle://OWNER/MODEL/FRAMEWORK/VARIATION or one of the presets "
+        f"{names}. Received: {str(preset)!r}.{hint}"
     )
 
 
 def upload_preset(uri: str, preset: str | os.PathLike, private: bool = False) -> str:
-    """Upload a folder that `save_to_preset` wrote to the Hugging Face Hub.
+    """Upload a folder that `save_to_preset` wrote to the Hugging Face Hub or to Kaggle.
 
-    Log in first, with `hf auth login` or the environment variable `HF_TOKEN`.
+    Log in first: with `hf auth login` or the environment variable `HF_TOKEN`, or with
+    `kagglehub.login()`.
 
     Args:
-        uri: `"hf://OWNER/NAME"`. Creates the repository if it does not exist.
+        uri: `"hf://OWNER/NAME"`, or `"kaggle://OWNER/MODEL/FRAMEWORK/VARIATION"`.
+            Creates what does not exist there; Kaggle adds a version.
         preset: The folder.
-        private: Whether a new repository is private.
+        private: Whether a new repository of the Hub is private. Models of Kaggle are
+            until you publish them there.
 
     Returns:
-        The address of the commit.
+        The address of the commit, or of the model.
 
     Raises:
         ValueError: If the folder is not a complete preset.
-        ImportError: Without the package huggingface_hub.
+        ImportError: Without the package huggingface_hub or kagglehub.
 
     Example:
     >>> upload_preset("hf://me/model", "nowhere")
@@ -144,7 +190,9 @@ the whole preset.
     """
     from keras_bandgnn.saving.preset_files import read
 
-    name, revision = _split(uri)
+    string("uri", uri)
+    on_kaggle = uri.startswith("kaggle://")
+    handle = _kaggle_handle(uri) if on_kaggle else _split(uri)
     folder = as_path("preset", preset)
     boolean("private", private)
     read(folder / CONFIG)
@@ -153,6 +201,11 @@ the whole preset.
             f"Expected {folder / CARD}, the model's card. Received: no such file. "
             "Write the preset with save_to_preset(..., card={...})."
         )
+    if on_kaggle:
+        other = [path.name for path in folder.iterdir() if path.name not in NAMES]
+        _import_kaggle().model_upload(handle, str(folder), ignore_patterns=other)
+        return "https://www.kaggle.com/models/" + "/".join(handle.split("/")[:2])
+    name, revision = handle
     api = _import_hub().HfApi()
     api.create_repo(name, private=private, exist_ok=True)
     commit = api.upload_folder(

@@ -1,11 +1,13 @@
 """Presets of the library, and presets that travel."""
 
 import importlib.util
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import h5py
@@ -187,6 +189,7 @@ def small_task(**options):
 
 OTHER = """
 import sys
+import types
 import keras
 import numpy as np
 from test_presets import molecules
@@ -424,6 +427,46 @@ def test_upload(tmp_path, monkeypatch):
     assert found.endswith("commit/1")
     assert calls[0] == ("me/molecules", {"private": True, "exist_ok": True})
     assert "model.weights.h5" in calls[1]["allow_patterns"]
+
+
+def test_presets_of_kaggle(tmp_path, monkeypatch):
+    """Against the two functions of kagglehub that are called."""
+    task, uploads = small_task(), []
+    task.save_to_preset(tmp_path / "p")
+    (tmp_path / "p" / "notes.txt").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    folders = {"me/a/keras/b": tmp_path / "p", "me/a/keras/c/2": tmp_path / "empty"}
+    hub = types.SimpleNamespace(
+        model_download=lambda handle: str(folders[handle]),
+        model_upload=lambda *args, **options: uploads.append((args, options)),
+    )
+    monkeypatch.setitem(sys.modules, "kagglehub", hub)
+    again = Task.from_preset("kaggle://me/a/keras/b")
+    assert_close(again.weights, task.weights)
+    with pytest.raises(ValueError, match="a model without config.json"):
+        Task.from_preset("kaggle://me/a/keras/c/2")
+    with pytest.raises(ValueError, match="to find kaggle://me/a/keras/d on Kaggle"):
+        Task.from_preset("kaggle://me/a/keras/d")
+    for uri in ("kaggle://me/a", "kaggle://me/a/keras/b/two", "kaggle://me/../keras/b"):
+        with pytest.raises(ValueError, match="`uri` to be kaggle://OWNER/MODEL"):
+            Task.from_preset(uri)
+    address = kb.models.upload_preset("kaggle://me/a/keras/b", tmp_path / "p")
+    assert address == "https://www.kaggle.com/models/me/a"
+    (call,) = uploads
+    options = {"ignore_patterns": ["notes.txt"]}
+    assert call == (("me/a/keras/b", str(tmp_path / "p")), options)
+
+
+def test_the_functions_of_kagglehub_take_these_arguments():
+    hub = pytest.importorskip("kagglehub")
+    inspect.signature(hub.model_download).bind("me/a/keras/b")
+    inspect.signature(hub.model_upload).bind("me/a/keras/b", "p", ignore_patterns=[])
+
+
+def test_without_kagglehub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kagglehub", None)
+    with pytest.raises(ImportError, match=r"keras-bandgnn\[kaggle\]"):
+        preset_hub.download("kaggle://me/a/keras/b")
 
 
 def test_without_the_hub(monkeypatch):
