@@ -20,7 +20,7 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.primitives import Banded, Plan
 
-pytestmark = pytest.mark.every_backend("is_the_gradient", "edge_features_are")
+pytestmark = pytest.mark.every_backend("is_the_gradient")
 
 METHODS = {
     "saliency": {},

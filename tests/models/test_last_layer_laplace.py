@@ -7,7 +7,7 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.models.last_layer_laplace import maximise_evidence
 
-pytestmark = pytest.mark.every_backend("of_the_posterior", "saved_and_loaded")
+pytestmark = pytest.mark.every_backend("of_the_posterior")
 
 READOUTS = {
     "mean": dict(readout="mean"),

@@ -14,7 +14,7 @@ from keras_bandgnn.preprocessing.loading.shape_buckets import (
 )
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
 
-pytestmark = pytest.mark.every_backend("compile_once", "do_not_change")
+pytestmark = pytest.mark.every_backend("compile_once")
 
 
 def ring(n, **options):

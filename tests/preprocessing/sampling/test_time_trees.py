@@ -409,7 +409,6 @@ def test_a_link_predictor_trains_on_a_graph_of_all_times(time):
     assert len(task.fit(graph, sampler=sampler, epochs=1, verbose=0).epoch) == 1
 
 
-@pytest.mark.every_backend
 def test_a_model_reads_ages():
     graph = interactions()
     edge_inputs = {"age": {"harmonic": 8}}
