@@ -48,7 +48,7 @@ GROUPS = {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
         "Batchers": ".*Batcher",
         "Preprocessor and loaders": "GraphPreprocessor|(Graph|Sequence)?Loader",
-        "Links": "LinkLoader|NegativeSampler",
+        "Links": "LinkLoader|NegativeSampler|SharedNegatives",
         "Large graphs": ".*Sampler|SampleLoader",
         "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
         "|NormalizeFeatures|RandomNodeSplit|.*_splits",

@@ -67,7 +67,9 @@ The last graph slot is always padding.
 | `positive`  | [G, P]      | positions of the true pairs, K + 1 apart   |         |
 
 Pairs are those of `LinkLoader`, Q = P (K + 1): each true pair is followed by its K
-negatives.
+negatives. With `SharedNegatives` Q = P, and `shared_receiver` and `shared_sender`,
+[G, C], or one of the two, are nodes that all pairs are compared with at that end; -1
+where there are fewer.
 
 | labels       | `y`         | `sample_weight` float32                          |
 |--------------|-------------|--------------------------------------------------|

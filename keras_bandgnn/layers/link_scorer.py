@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     )
 
 SCORES = ("dot", "bilinear", "mlp", "distmult", "complex")
+ENDS = ("receiver", "sender")
+# Logit of an answer that is left out.
+_NOTHING = -1e9
 # Scores that do not change when the two nodes are exchanged.
 _SYMMETRIC = ("dot", "distmult")
 _TYPED = ("distmult", "complex")
@@ -181,7 +184,7 @@ class LinkScorer(BatchLayer):
         Returns:
             float [G, Q, C].
         """
-        one_of("end", end, ("receiver", "sender"))
+        one_of("end", end, ENDS)
         pair = batch_part(batch, "pair")
         states = ops.convert_to_tensor(states)
         pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
@@ -192,6 +195,43 @@ class LinkScorer(BatchLayer):
             return self._network_table(states, answers, pair, end)
         query = self.query(states, pair, end)
         return ops.matmul(query, ops.swapaxes(answers, 1, 2))
+
+    def compare(self, states: Tensor, batch: Batch) -> Tensor:
+        """Return the scores of pairs, and with shared nodes in the place of an end.
+
+        Args:
+            states: float [G, N, H].
+            batch: A batch of pairs with `SharedNegatives`, see `keras_bandgnn.batch`.
+
+        Returns:
+            float [G, S, Q, 1 + C], of the S ends that have shared nodes, receivers
+            first: the score of the pair, then those of the pairs with each of the
+            nodes; -1e9 for the pair itself, and where there is no node.
+
+        Raises:
+            ValueError: For a batch without shared nodes, or the score `"mlp"`.
+        """
+        pair = batch_part(batch, "pair")
+        if self.score == "mlp":
+            refuse("score", "a score that is a product of states", self.score)
+        ends = shared_ends(pair)
+        if not ends:
+            expected = "pairs with nodes of SharedNegatives"
+            refuse("batch['pair']", expected, sorted(pair))
+        states = ops.convert_to_tensor(states)
+        pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
+        tables = []
+        for end in ends:
+            nodes, true = pair[f"shared_{end}"], pair[end]
+            query = self.query(states, pair, end)
+            answers = graph_ops.batched_gather(states, ops.maximum(nodes, 0))
+            table = ops.matmul(query, ops.swapaxes(answers, 1, 2))
+            nodes = ops.expand_dims(nodes, 1)
+            omitted = ops.logical_or(nodes < 0, nodes == ops.expand_dims(true, 2))
+            table = ops.where(omitted, ops.cast(_NOTHING, table.dtype), table)
+            score = ops.sum(query * graph_ops.batched_gather(states, true), axis=-1)
+            tables.append(ops.concatenate([ops.expand_dims(score, 2), table], axis=2))
+        return ops.stack(tables, axis=1)
 
     def query(self, states: Tensor, pair: Batch, end: str = "receiver") -> Tensor:
         """Return vectors [G, Q, H] whose products with states of nodes are the scores.
@@ -277,3 +317,12 @@ class LinkScorer(BatchLayer):
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None)
         return tuple(batch_part(batch_shape, "pair")["sender"])
+
+
+def shared_ends(pair: Batch) -> list[str]:
+    """Return the ends of pairs at which `SharedNegatives` has nodes.
+
+    Args:
+        pair: `batch["pair"]`, of arrays or shapes.
+    """
+    return [end for end in ENDS if f"shared_{end}" in pair]

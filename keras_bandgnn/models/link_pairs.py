@@ -26,6 +26,7 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 _ADVICE = (
     "Split the edges with split_links, which keeps all edges of two nodes in one part. "
@@ -294,7 +295,7 @@ def make_link_loader(
     pairs: NodePairs,
     known_pairs=None,
     validation_pairs=None,
-    negatives: NegativeSampler | None = None,
+    negatives: NegativeSampler | SharedNegatives | None = None,
     batch_size: int | None = None,
     shuffle: bool = False,
     seed: int = 0,

@@ -16,7 +16,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.link_ends import NodePairs, edge_set_name
 from keras_bandgnn.graph import EdgeSet
 from keras_bandgnn.layers.batch_layer import batch_part
-from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
+from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer, shared_ends
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
@@ -32,6 +32,7 @@ from keras_bandgnn.models.task import refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
@@ -78,8 +79,9 @@ class LinkPredictor(PairTask):
             schedule; it may reorder nodes, and pairs stay the caller's.
         objective: Objective of training. `"binary"`: each pair by itself is true or
             not. `"softmax"`: each true pair is the most likely one among it and its
-            negatives. `"bpr"`: it has a larger score than each of them, see `BPRLoss`;
-            negatives are other receivers of its sender.
+            negatives, drawn for it or `SharedNegatives`. `"bpr"`: it has a larger score
+            than each of them, see `BPRLoss`; negatives are other receivers of its
+            sender.
         hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
         activation: Activation of that layer.
         symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse.
@@ -87,8 +89,9 @@ class LinkPredictor(PairTask):
             They are then rows of these sets, negatives and `rank` compare nodes of the
             sets alone, and `"distmult"` and `"complex"` have num_relations=1.
         embedding_l2: Factor of half the squared lengths of the embedded nodes of a
-            positive and its negatives, before messages, which training adds to the
-            loss as their mean over positives; 0 for none. He et al. 2020 have 1e-4.
+            positive and its negatives (but for shared ones), before messages, which
+            training adds to the loss as their mean over positives; 0 for none. He et
+            al. 2020 have 1e-4.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -96,7 +99,8 @@ class LinkPredictor(PairTask):
         `LinkLoader`. Labels are 1 for links and 0 for other pairs.
 
     Output shape:
-        float32 logits [G, Q]. `predict(graph, pairs)` returns an array [Q].
+        float32 logits [G, Q]. `predict(graph, pairs)` returns an array [Q]. Of batches
+        with `SharedNegatives` logits [G, S, Q, 1 + C], see `LinkScorer.compare`.
 
     Raises:
         ValueError: For arguments that do not fit; for pairs of other nodes or types,
@@ -166,8 +170,8 @@ class LinkPredictor(PairTask):
         self.built = True
 
     def call(self, batch: Batch, training: bool = False) -> Tensor:
-        """Return logits [G, Q]."""
-        batch_part(batch, "pair", "task.predict(graph, pairs)")
+        """Return logits [G, Q], or [G, S, Q, 1 + C] with shared negatives."""
+        pair = batch_part(batch, "pair", "task.predict(graph, pairs)")
         if training and self.embedding_l2:
             # The last of the hidden states are the output.
             for number, states in enumerate(self.backbone.hidden_states(batch, True)):
@@ -175,11 +179,18 @@ class LinkPredictor(PairTask):
                     self.add_loss(self.embedding_l2 * embedding_penalty(states, batch))
         else:
             states = self.backbone(batch, training=training)
-        return self.head(ops.cast(states, "float32"), batch)
+        states = ops.cast(states, "float32")
+        if shared_ends(pair):
+            return self.head.compare(states, batch)
+        return self.head(states, batch)
 
     def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, Q]."""
-        return tuple(input_shape["pair"]["sender"])
+        """Return [G, Q], or [G, S, Q, 1 + C] with shared negatives."""
+        pair = input_shape["pair"]
+        groups, count = pair["sender"]
+        if ends := shared_ends(pair):
+            return groups, len(ends), count, 1 + pair[f"shared_{ends[0]}"][1]
+        return groups, count
 
     # === Training ===
 
@@ -197,7 +208,7 @@ class LinkPredictor(PairTask):
         self,
         x: Data | None = None,
         pairs: Pairs | None = None,
-        negatives: NegativeSampler | None = None,
+        negatives: NegativeSampler | SharedNegatives | None = None,
         batch_size: int | None = None,
         known: Pairs | None = None,
         validation_pairs: Pairs | None = None,
@@ -216,7 +227,8 @@ class LinkPredictor(PairTask):
                 pairs, negatives, batch size, known pairs and sampler itself.
             pairs: Pairs that are true; by default the edges of the graph without
                 self-loops, of an undirected graph each once.
-            negatives: `NegativeSampler`; by default one uniform pair for each, and
+            negatives: `NegativeSampler`, or `SharedNegatives` for the objective
+                "softmax" without `sampler`; by default one uniform pair for each, and
                 with the objective "bpr" one other receiver.
             batch_size: True pairs of a step; None for all of them, or with `sampler`
                 as many as it says.

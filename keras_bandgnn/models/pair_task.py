@@ -21,6 +21,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.link_ends import NodePairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.layers.link_scorer import shared_ends
 from keras_bandgnn.models.fitting import options_for_graphs, refuse_unknown
 from keras_bandgnn.models.inputs import BATCHES, LOADER, read_inputs
 from keras_bandgnn.models.link_pairs import (
@@ -32,6 +33,7 @@ from keras_bandgnn.models.link_pairs import (
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
 
@@ -82,8 +84,23 @@ class PairTask(Task):
         """Return the sampler of negatives of `fit` and `evaluate`."""
         return NegativeSampler(kind="source" if self.objective == "bpr" else "uniform")
 
-    def check_negatives(self, negatives: NegativeSampler | None) -> None:
-        """Raise a ValueError for negatives that share no node with their positive."""
+    def check_negatives(
+        self, negatives: NegativeSampler | SharedNegatives | None
+    ) -> None:
+        """Raise a ValueError for negatives that do not fit the objective or the head.
+
+        Those of "bpr" share a node with their positive.
+        """
+        if isinstance(negatives, SharedNegatives):
+            if self.objective != "softmax":
+                expected = f"a NegativeSampler with objective={self.objective!r}"
+                advice = 'SharedNegatives are for objective="softmax".'
+                refuse("negatives", expected, negatives, advice)
+            if self.head.score == "mlp":
+                expected = "a NegativeSampler with the head 'mlp'"
+                advice = "Only scores that are products compare with all nodes."
+                refuse("negatives", expected, negatives, advice)
+            return
         uniform = negatives is not None and negatives.kind == "uniform"
         if self.objective == "bpr" and uniform:
             expected = "negatives of kind 'source' or 'typed' with objective='bpr'"
@@ -98,7 +115,8 @@ class PairTask(Task):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return labels, outputs and weights of entries; see `Labels.entries`.
 
-        But with the objective "binary" an entry is a positive among its negatives.
+        But with the objective "binary" an entry is a positive among its negatives; with
+        `SharedNegatives` one for each end that is asked for.
         """
         pair = batch_part(x, "pair", "task.compute_loss(x, y, ...)")
         weight = ops.cast(pair["mask"], y_pred.dtype)
@@ -107,9 +125,14 @@ class PairTask(Task):
         if not self.compares:
             return self.labels.entries(y, ops.expand_dims(y_pred, -1), weight)
         # The positive is the first of each row.
-        first = ops.zeros(ops.shape(pair["positive"]), "int32")
-        weight = rows_of_positives(pair, weight)[..., 0]
-        return self.labels.entries(first, rows_of_positives(pair, y_pred), weight)
+        if shared_ends(pair):
+            rows = y_pred
+            weight = ops.broadcast_to(ops.expand_dims(weight, 1), ops.shape(rows)[:3])
+        else:
+            rows = rows_of_positives(pair, y_pred)
+            weight = rows_of_positives(pair, weight)[..., 0]
+        first = ops.zeros(ops.shape(weight), "int32")
+        return self.labels.entries(first, rows, weight)
 
     # === Predictions ===
 

@@ -34,6 +34,7 @@ from keras_bandgnn.preprocessing.attention.reformation import Reformation as Ref
 from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader as SampleLoader
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader as SequenceLoader
+from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives as SharedNegatives
 from keras_bandgnn.preprocessing.encoding.smiles_encoder import SmilesEncoder as SmilesEncoder
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher as StaticBatcher
 from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding as StructuralEncoding

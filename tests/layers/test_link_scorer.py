@@ -143,3 +143,46 @@ def test_wrong_arguments():
         LinkScorer("dot")(states_of(), {"node": {}})
     with pytest.raises(ValueError, match="`end` to be"):
         scorer_of("dot", None, False).score_nodes(states_of(), batch_of(), "both")
+
+
+# === Shared nodes ===
+
+
+@pytest.mark.parametrize(
+    ("score", "relations", "symmetric"), [c for c in CASES if c[0] != "mlp"]
+)
+def test_shared_nodes_are_compared_with_each_pair(score, relations, symmetric):
+    layer, states, batch = (
+        scorer_of(score, relations, symmetric),
+        states_of(),
+        batch_of(),
+    )
+    shared = {"receiver": [[1, 3, -1], [0, 2, 6]], "sender": [[5, 4, 2], [3, -1, -1]]}
+    pair = batch["pair"]
+    for end, nodes in shared.items():
+        pair[f"shared_{end}"] = np.array(nodes, "int32")
+    out = numpy(layer.compare(states, batch))
+    assert out.shape == (2, 2, PAIRS, 4)
+    scores = numpy(layer(states, batch))
+    for side, end in enumerate(("receiver", "sender")):
+        table = numpy(layer.score_nodes(states, batch, end))
+        np.testing.assert_allclose(out[:, side, :, 0], scores, atol=1e-5)
+        for group in range(2):
+            for q in range(PAIRS):
+                for column, node in enumerate(shared[end][group]):
+                    value = out[group, side, q, 1 + column]
+                    if node in (-1, pair[end][group, q]):
+                        assert value == -1e9
+                    else:
+                        expected = table[group, q, node]
+                        assert value == pytest.approx(expected, abs=1e-5)
+    # One end alone.
+    del pair["shared_receiver"]
+    np.testing.assert_allclose(numpy(layer.compare(states, batch)), out[:, 1:])
+
+
+def test_shared_nodes_are_refused_where_there_are_none():
+    with pytest.raises(ValueError, match="nodes of SharedNegatives"):
+        scorer_of("dot", None, False).compare(states_of(), batch_of())
+    with pytest.raises(ValueError, match="product of states"):
+        scorer_of("mlp", None, False).compare(states_of(), batch_of())

@@ -10,7 +10,13 @@ import numpy as np
 
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import picked_rows
-from keras_bandgnn.checks import boolean, instance, optional, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    optional,
+    positive_int,
+    refuse,
+)
 from keras_bandgnn.data.identity import without_types
 from keras_bandgnn.data.link_ends import FIELDS, LinkEnds, NodePairs
 from keras_bandgnn.graph import EdgeSet, Graph
@@ -22,6 +28,7 @@ from keras_bandgnn.preprocessing.loading.node_order import caller_rows
 from keras_bandgnn.preprocessing.loading.sample_loader import estimated_budget
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampled_graph import key_of
+from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import Pairs
@@ -34,7 +41,7 @@ _TRIED, _ESTIMATE = 8, 1 << 40
 def LinkLoader(
     graph: Graph,
     pairs: Pairs,
-    negatives: NegativeSampler | None = None,
+    negatives: NegativeSampler | SharedNegatives | None = None,
     batch_size: int | None = None,
     known: Pairs | None = None,
     shuffle: bool = True,
@@ -55,7 +62,8 @@ def LinkLoader(
         graph: The graph, whose edges carry messages.
         pairs: `NodePairs` that are true, or int [Q, 2] or [Q, 3]; nodes are numbered as
             in `graph`.
-        negatives: `NegativeSampler`; None for batches of `pairs` alone.
+        negatives: `NegativeSampler`, or `SharedNegatives`, whose nodes are beside the
+            pairs; None for batches of `pairs` alone.
         batch_size: P; None for all pairs in one batch.
         known: Pairs that are true besides `pairs` and the edges of the graph, which
             negatives avoid.
@@ -77,8 +85,9 @@ def LinkLoader(
         A `Loader`, whose `graph` is this; its `pairs` are numbered as the nodes.
 
     Raises:
-        ValueError: For several graphs, pairs of other nodes, layers that drop nodes, or
-            a sampler by time and pairs without times.
+        ValueError: For several graphs, pairs of other nodes, layers that drop nodes,
+            a sampler by time and pairs without times, or a sampler and
+            `SharedNegatives`.
 
     Example:
     >>> graph = Graph(4, [0, 1, 2], [1, 2, 3])
@@ -92,8 +101,8 @@ def LinkLoader(
     ends = LinkEnds(graph, edge_set)
     pairs = ends.read("pairs", pairs)
     known = optional(ends.read, "known", known)
-    expected = "a NegativeSampler"
-    optional(instance, "negatives", negatives, NegativeSampler, expected)
+    expected, kinds = "a NegativeSampler", (NegativeSampler, SharedNegatives)
+    optional(instance, "negatives", negatives, kinds, expected)
     optional(positive_int, "batch_size", batch_size)
     options = loader_options(shuffle, seed, prefetch=prefetch)
     if not len(pairs):
@@ -108,6 +117,9 @@ def LinkLoader(
             f"Received: {loader.starts[-1]} graphs in {len(loader)} batches for "
             f"{loader.replicas} devices."
         )
+    if loader.sampler is not None and isinstance(negatives, SharedNegatives):
+        expected = "a NegativeSampler with a sampler of neighbours"
+        refuse("negatives", expected, negatives, "Subgraphs have few of the nodes.")
     optional(boolean, "undirected", undirected)
     if undirected is None:
         undirected = not pairs.types.any()
@@ -245,7 +257,8 @@ class PairAssembler(BatchAssembler):
         loader: Loader of the graph alone, or a `SampleLoader` of it.
         ends: Has the graph, as pairs number its nodes.
         pairs: The positives.
-        negatives: Draws negatives, or None.
+        negatives: Draws negatives, or the nodes that all pairs of a step share; or
+            None.
         true_pairs: Pairs that negatives avoid, besides the positives.
         undirected: Whether negatives avoid the reverse of true pairs.
         batch_size: P.
@@ -256,7 +269,7 @@ class PairAssembler(BatchAssembler):
         loader: Loader,
         ends: LinkEnds,
         pairs: NodePairs,
-        negatives: NegativeSampler | None,
+        negatives: NegativeSampler | SharedNegatives | None,
         true_pairs: NodePairs,
         undirected: bool,
         batch_size: int,
@@ -332,7 +345,7 @@ class PairAssembler(BatchAssembler):
 
     def _prepare_draws(self) -> None:
         self._draw = None
-        if self.negatives is not None:
+        if isinstance(self.negatives, NegativeSampler):
             graph = self.ends.graph
             self._draw = self.negatives.prepare(
                 self.pairs,
@@ -389,10 +402,23 @@ class PairAssembler(BatchAssembler):
         pair = {name: rows.padded(v, 0)[None] for name, v in columns.items()}
         pair["mask"] = mask
         pair["positive"] = np.arange(0, mask.size, step, dtype=np.int32)[None]
+        if isinstance(self.negatives, SharedNegatives):
+            pair |= self._shared_nodes(group)
         y = np.zeros(mask.shape, np.float32)
         y[:, ::step] = 1.0
         figures = {**figures, "pair": rows.filled(0, 1)}
         return ({**x, "pair": pair}, y, mask.astype(np.float32)), figures
+
+    def _shared_nodes(self, group: Supergraph) -> dict[str, np.ndarray]:
+        """Return the rows of the nodes that all pairs are compared with, [1, C]."""
+        nodes = self.ends.nodes
+        if nodes is None:
+            nodes = dict.fromkeys(self.negatives.ends, np.arange(len(self._row)))
+        drawn = self.negatives.draw(nodes, np.random.default_rng(group.key))
+        return {
+            f"shared_{end}": np.where(ids < 0, -1, self._row[ids])[None]
+            for end, ids in drawn.items()
+        }
 
     def _around(self, columns: dict, group: Supergraph) -> tuple[dict, dict]:
         """Return the batch around pairs, whose ends become its rows, and figures."""
