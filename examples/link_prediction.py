@@ -4,14 +4,18 @@
     python examples/link_prediction.py
     python examples/link_prediction.py --data cora.npz
     python examples/link_prediction.py --data fb15k237.npz
+    python examples/link_prediction.py --data fb15k237.npz --save complex_fb15k237
 
 Without data the graph is a stochastic block model, and the triples are a ring of nodes.
 Links are split into 85 % to train, 5 % to validate and 10 % to test, and scored by a
 graph autoencoder. Triples have their own splits; their scores are those of DistMult or
-ComplEx. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
+ComplEx, trained against nodes that all triples of a step share. With `--save` the
+weights of the epoch with the best MRR of validation become a preset, and an interrupted
+training resumes. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
+import pathlib
 
 import keras
 import numpy as np
@@ -80,6 +84,33 @@ def triples(file) -> tuple[int, int, list]:
     return len(file["entity"]), len(file["relation"]), pairs
 
 
+class BestEpoch(keras.callbacks.Callback):
+    """Ranks triples of the validation after each epoch, and saves the best weights."""
+
+    def __init__(self, task, graph, valid, known, folder: pathlib.Path, every: int):
+        super().__init__()
+        self.task, self.graph, self.valid, self.known = task, graph, valid, known
+        self.folder, self.every, self.best = folder, every, 0.0
+
+    def reciprocal_rank(self, task) -> float:
+        ranks = task.rank(self.graph, self.valid, self.known, "both", verbose=0)
+        return training.mean_reciprocal_rank(ranks)
+
+    def on_train_begin(self, logs=None):
+        if self.folder.exists():  # Of the epochs before an interruption.
+            task = models.LinkPredictor.from_preset(self.folder)
+            self.best = self.reciprocal_rank(task)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if (epoch + 1) % self.every:
+            return
+        rank = self.reciprocal_rank(self.task)
+        print(f"epoch {epoch + 1}: MRR {rank:.4f} of validation", flush=True)
+        if rank > self.best:
+            self.best = rank
+            self.task.save_to_preset(self.folder)
+
+
 def predict_triples(num_nodes: int, num_relations: int, parts: list, options) -> None:
     """Train a table of embeddings, and print filtered ranks of both sides."""
     keras.utils.set_random_seed(0)
@@ -89,22 +120,32 @@ def predict_triples(num_nodes: int, num_relations: int, parts: list, options) ->
         {"id": num_nodes}, options.width, dropout=options.dropout
     )
     task = models.LinkPredictor(
-        backbone, options.head, num_relations, objective="softmax"
+        backbone, options.head, num_relations, objective="softmax", n3=options.n3
     )
-    task.compile(keras.optimizers.Adam(options.rate))
-    negatives = preprocessing.NegativeSampler(
-        options.negatives, kind="source", replace="either", self_pairs=True
-    )
-    train, test, *_ = parts
+    # Gradients of a node are means over a batch: far below Keras' epsilon.
+    adagrad = keras.optimizers.Adagrad(options.rate, 0.0, epsilon=1e-16)
+    task.compile(adagrad)
+    train, test, *valid = parts
+    known = data.NodePairs.concatenate(parts)
+    callbacks = []
+    if options.save and valid:
+        order = np.random.default_rng(0).permutation(len(valid[0]))
+        subset = valid[0].take(order[: options.valid])
+        folder = pathlib.Path(options.save)
+        best = BestEpoch(task, graph, subset, known, folder, options.every)
+        progress = training.SaveProgress(folder.with_name(folder.name + "-progress"))
+        callbacks = [best, progress]
     task.fit(
         graph,
         train,
-        negatives,
+        preprocessing.SharedNegatives(options.negatives or None),
         batch_size=options.batch_size,
         epochs=options.epochs,
+        callbacks=callbacks,
         verbose=2 if options.data else 0,
     )
-    known = data.NodePairs.concatenate(parts)
+    if callbacks:
+        task = models.LinkPredictor.from_preset(options.save)
     ranks = task.rank(graph, test, known, sides="both")
     hits = ", ".join(f"Hits@{k} {training.hits_at(ranks, k):.3f}" for k in (1, 3, 10))
     mrr = training.mean_reciprocal_rank(ranks)
@@ -115,27 +156,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="a file of the Planetoid graphs or of FB15k-237")
     parser.add_argument("--head", default="complex", choices=("distmult", "complex"))
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, help="200 for a graph, 40 for triples")
     parser.add_argument("--seeds", type=int, default=1, help="runs of a graph")
-    parser.add_argument("--width", type=int, default=100, help="of embeddings")
-    parser.add_argument("--rate", type=float, default=0.01, help="of embeddings")
-    parser.add_argument("--dropout", type=float, default=0.2, help="of embeddings")
-    parser.add_argument("--negatives", type=int, default=64, help="for each triple")
+    parser.add_argument("--width", type=int, default=200, help="of embeddings")
+    parser.add_argument("--rate", type=float, default=0.1, help="of embeddings")
+    parser.add_argument("--dropout", type=float, default=0.0, help="of embeddings")
+    parser.add_argument("--n3", type=float, default=0.025, help="factor of N3")
+    parser.add_argument(
+        "--negatives", type=int, default=1000, help="nodes of a step, 0 for all"
+    )
     parser.add_argument("--batch-size", type=int, default=1024, help="of triples")
+    parser.add_argument("--save", help="folder of a preset of triples")
+    parser.add_argument("--valid", type=int, default=2000, help="triples to rank")
+    parser.add_argument("--every", type=int, default=2, help="epochs between ranks")
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
     if options.data:
         with np.load(options.data) as file:
             if "relation" in file:
+                options.epochs = options.epochs or 40
                 predict_triples(*triples(file), options)
             else:
+                options.epochs = options.epochs or 200
                 predict_links(planetoid(file), options)
         return
     count = 150 if options.short else 500
-    options.epochs = min(options.epochs, 40 if options.short else 200)
+    options.epochs = min(options.epochs or 200, 40 if options.short else 200)
     rng = np.random.default_rng(0)
     predict_links(block_model(rng, count), options)
-    options.batch_size, options.negatives, options.dropout = 64, 20, 0.0
+    options.batch_size, options.negatives, options.n3 = 64, 0, 0.0
     predict_triples(*ring(rng, count // 2), options)
 
 

@@ -28,6 +28,7 @@ SCORES = ("dot", "bilinear", "mlp", "distmult", "complex")
 ENDS = ("receiver", "sender")
 # Logit of an answer that is left out.
 _NOTHING = -1e9
+_TINY = 1e-20
 # Scores that do not change when the two nodes are exchanged.
 _SYMMETRIC = ("dot", "distmult")
 _TYPED = ("distmult", "complex")
@@ -266,6 +267,35 @@ class LinkScorer(BatchLayer):
         if not self.num_relations:
             swapped = swapped.replace("gqhk", "hk")
         return 0.5 * (product + ops.einsum(swapped, rows, weight))
+
+    def nuclear_norm(self, states: Tensor, batch: Batch) -> Tensor:
+        """Return the cubed moduli of the factors of pairs, summed over k.
+
+        |h_sk|^3 + |w_tk|^3 + |h_rk|^3, the terms of the nuclear 3-norm (N3) of Lacroix
+        et al. 2018, https://arxiv.org/abs/1806.07297.
+
+        Args:
+            states: float [G, N, H].
+            batch: See `call`.
+
+        Returns:
+            float [G, Q].
+
+        Raises:
+            ValueError: Unless the score is `"distmult"` or `"complex"`.
+        """
+        one_of("score", self.score, _TYPED)
+        pair = batch_part(batch, "pair")
+        pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
+        states, norm = ops.convert_to_tensor(states), 0.0
+        ends = (graph_ops.batched_gather(states, pair[end]) for end in ENDS)
+        for rows in (*ends, self._relation_rows(pair)):
+            square = ops.square(rows)
+            if self.score == "complex":
+                square = sum(ops.split(square, 2, axis=-1))
+            # The root has no gradient at 0.
+            norm = norm + ops.sum(square * ops.sqrt(square + _TINY), axis=-1)
+        return norm
 
     def _relation_rows(self, pair):
         """Return the weights of the relation of each pair; those of all if one."""

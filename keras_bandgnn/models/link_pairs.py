@@ -1,5 +1,9 @@
 """Pairs of the nodes of a graph: checks of leaks, and their loaders."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from keras_bandgnn.arrays import TIME
@@ -26,7 +30,11 @@ from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
+
+if TYPE_CHECKING:
+    from keras_bandgnn.preprocessing.sampling.shared_negatives import (
+        SharedNegatives,
+    )
 
 _ADVICE = (
     "Split the edges with split_links, which keeps all edges of two nodes in one part. "

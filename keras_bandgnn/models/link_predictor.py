@@ -27,12 +27,16 @@ from keras_bandgnn.models.link_pairs import (
     one_graph,
     refuse_options,
 )
-from keras_bandgnn.models.pair_task import OBJECTIVES, PairTask, embedding_penalty
+from keras_bandgnn.models.pair_task import (
+    OBJECTIVES,
+    PairTask,
+    embedding_penalty,
+    mean_of_positives,
+)
 from keras_bandgnn.models.task import refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.loader import Loader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     )
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+    from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 # Options that do not apply to pairs.
 _LABELS = dict.fromkeys(
@@ -92,6 +97,9 @@ class LinkPredictor(PairTask):
             positive and its negatives (but for shared ones), before messages, which
             training adds to the loss as their mean over positives; 0 for none. He et
             al. 2020 have 1e-4.
+        n3: Factor of the cubed moduli of the embedded nodes and the relation of a
+            positive, see `LinkScorer.nuclear_norm`, which training adds to the loss as
+            their mean over positives; 0 for none. For `"distmult"` and `"complex"`.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -141,6 +149,7 @@ class LinkPredictor(PairTask):
         symmetric: bool = False,
         edge_set: EdgeSet | None = None,
         embedding_l2: float = 0.0,
+        n3: float = 0.0,
         **kwargs: Unpack[TaskOptions],
     ):
         refuse_preprocessor("head", head)
@@ -151,6 +160,9 @@ class LinkPredictor(PairTask):
         if self.edge_set is not None and num_relations not in (None, 1):
             refuse("num_relations", "None or 1 with `edge_set`", num_relations)
         self.embedding_l2 = non_negative_number("embedding_l2", embedding_l2)
+        self.n3 = non_negative_number("n3", n3)
+        if self.n3 and head not in ("distmult", "complex"):
+            refuse("n3", f"0 with the head {head!r}", n3)
         self.labels = ClassLabels() if self.compares else TargetLabels(1)
         # === Layers ===
         self.head = LinkScorer(
@@ -172,17 +184,27 @@ class LinkPredictor(PairTask):
     def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, Q], or [G, S, Q, 1 + C] with shared negatives."""
         pair = batch_part(batch, "pair", "task.predict(graph, pairs)")
-        if training and self.embedding_l2:
+        if training and (self.embedding_l2 or self.n3):
             # The last of the hidden states are the output.
             for number, states in enumerate(self.backbone.hidden_states(batch, True)):
                 if number == 0:
-                    self.add_loss(self.embedding_l2 * embedding_penalty(states, batch))
+                    self.add_loss(self._penalty(states, batch))
         else:
             states = self.backbone(batch, training=training)
         states = ops.cast(states, "float32")
         if shared_ends(pair):
             return self.head.compare(states, batch)
         return self.head(states, batch)
+
+    def _penalty(self, states, batch):
+        """Return the terms that training adds to the loss, of embedded nodes."""
+        total = 0.0
+        if self.embedding_l2:
+            total = self.embedding_l2 * embedding_penalty(states, batch)
+        if self.n3:
+            norm = self.head.nuclear_norm(ops.cast(states, "float32"), batch)
+            total = total + self.n3 * mean_of_positives(norm, batch)
+        return total
 
     def compute_output_shape(self, input_shape: BatchShape) -> Shape:
         """Return [G, Q], or [G, S, Q, 1 + C] with shared negatives."""
@@ -450,5 +472,5 @@ class LinkPredictor(PairTask):
         if self.edge_set is not None:
             head["edge_set"] = self.edge_set
         head |= {"head": config["score"], "objective": self.objective}
-        head["embedding_l2"] = self.embedding_l2
+        head |= {"embedding_l2": self.embedding_l2, "n3": self.n3}
         return super().head_config() | head

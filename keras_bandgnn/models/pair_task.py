@@ -33,7 +33,6 @@ from keras_bandgnn.models.link_pairs import (
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
-from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 from keras_bandgnn.training.bpr_loss import BPRLoss
 from keras_bandgnn.training.roc_auc import ROCAUC
 
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
     from keras_bandgnn.aliases import Batch, Data, Loss, Pairs, StepOptions, Tensor
     from keras_bandgnn.models.recommendations import Recommendations
+    from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 OBJECTIVES = ("binary", "softmax", "bpr")
 SIDES = ("receiver", "sender", "both")
@@ -91,6 +91,10 @@ class PairTask(Task):
 
         Those of "bpr" share a node with their positive.
         """
+        from keras_bandgnn.preprocessing.sampling.shared_negatives import (
+            SharedNegatives,
+        )
+
         if isinstance(negatives, SharedNegatives):
             if self.objective != "softmax":
                 expected = f"a NegativeSampler with objective={self.objective!r}"
@@ -383,3 +387,16 @@ def embedding_penalty(states, batch):
         total = total + ops.sum(ops.where(counts, lengths, 0.0))
     positives = ops.sum(ops.cast(mask[..., 0], "float32"))
     return 0.5 * total / ops.maximum(positives, 1.0)
+
+
+def mean_of_positives(values, batch):
+    """Return the mean of values [G, Q] of pairs over the real positives.
+
+    Args:
+        values: float [G, Q].
+        batch: A batch with pairs.
+    """
+    pair = batch["pair"]
+    mask = ops.cast(rows_of_positives(pair, pair["mask"])[..., 0], values.dtype)
+    values = rows_of_positives(pair, values)[..., 0]
+    return ops.sum(mask * values) / ops.maximum(ops.sum(mask), 1.0)

@@ -186,3 +186,30 @@ def test_shared_nodes_are_refused_where_there_are_none():
         scorer_of("dot", None, False).compare(states_of(), batch_of())
     with pytest.raises(ValueError, match="product of states"):
         scorer_of("mlp", None, False).compare(states_of(), batch_of())
+
+
+# === N3 ===
+
+
+@pytest.mark.parametrize("score", ["distmult", "complex"])
+def test_nuclear_norms_are_those_of_numpy(score):
+    layer, states, batch = scorer_of(score, RELATIONS, False), states_of(), batch_of()
+    weights, pair = numpy(layer.relations), batch["pair"]
+    norms = numpy(layer.nuclear_norm(states, batch))
+    assert norms.shape == (2, PAIRS)
+    for group in range(2):
+        for q in range(PAIRS):
+            ends = [
+                states[group, pair[end][group, q]] for end in ("sender", "receiver")
+            ]
+            total = 0.0
+            for factor in (*ends, weights[pair["type"][group, q]]):
+                if score == "complex":
+                    factor = factor[: WIDTH // 2] + 1j * factor[WIDTH // 2 :]
+                total += (np.abs(factor) ** 3).sum()
+            assert norms[group, q] == pytest.approx(total, rel=1e-5)
+
+
+def test_nuclear_norms_of_other_scores_are_refused():
+    with pytest.raises(ValueError, match="score"):
+        scorer_of("bilinear", RELATIONS, False).nuclear_norm(states_of(), batch_of())

@@ -220,3 +220,44 @@ def test_combinations_that_do_not_fit_are_refused():
     batch = loader_of(task, NegativeSampler(), pairs)[0][0]
     with pytest.raises(ValueError, match="nodes of SharedNegatives"):
         task.head.compare(np.zeros((1, NODES, 6), "float32"), batch)
+
+
+# === N3 ===
+
+
+@pytest.mark.parametrize("negatives", [SharedNegatives(), NegativeSampler(2)])
+def test_training_adds_the_nuclear_norm_of_positives(negatives):
+    task = predictor(n3=0.5, embedding_l2=0.1)
+    plain = predictor(embedding_l2=0.1)
+    loader = loader_of(task, negatives, triples())
+    # The last batch is padded.
+    batch = loader[len(loader) - 1]
+    pair, losses = batch[0]["pair"], []
+    norms = task.head.nuclear_norm(task.backbone(batch[0]), batch[0])
+    rows = pair["positive"][0][pair["mask"][0][pair["positive"][0]]]
+    assert 0 < len(rows) < 10
+    expected = 0.5 * keras.ops.convert_to_numpy(norms)[0, rows].mean()
+    for model in (task, plain):
+        model.compile(keras.optimizers.SGD(0.0))
+        losses.append(model.train_on_batch(*batch, return_dict=True)["loss"])
+    assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-4)
+    # Evaluation does not.
+    assert loss_of(task, batch)["loss"] == pytest.approx(loss_of(plain, batch)["loss"])
+
+
+def test_the_nuclear_norm_has_finite_gradients_at_zero():
+    task = predictor(n3=0.5)
+    task.set_weights([0 * w for w in task.get_weights()])
+    batch = loader_of(task, SharedNegatives(), triples())[0]
+    for values in gradients_of(task, batch).values():
+        assert np.isfinite(values).all()
+
+
+def test_options_of_the_nuclear_norm(tmp_path):
+    task = predictor(n3=0.25)
+    task.save_to_preset(tmp_path / "preset")
+    assert kb.models.LinkPredictor.from_preset(tmp_path / "preset").n3 == 0.25
+    with pytest.raises(ValueError, match="n3"):
+        predictor(n3=-1.0)
+    with pytest.raises(ValueError, match="0 with the head 'dot'"):
+        predictor("dot", n3=0.1)
