@@ -124,7 +124,7 @@ def predict_triples(num_nodes: int, num_relations: int, parts: list, options) ->
     )
     # Gradients of a node are means over a batch: far below Keras' epsilon.
     adagrad = keras.optimizers.Adagrad(options.rate, 0.0, epsilon=1e-16)
-    task.compile(adagrad)
+    task.compile(adagrad, weighted_metrics=[])
     train, test, *valid = parts
     known = data.NodePairs.concatenate(parts)
     callbacks = []
