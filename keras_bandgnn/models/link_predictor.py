@@ -211,7 +211,8 @@ class LinkPredictor(PairTask):
         pair = input_shape["pair"]
         groups, count = pair["sender"]
         if ends := shared_ends(pair):
-            return groups, len(ends), count, 1 + pair[f"shared_{ends[0]}"][1]
+            width = pair[f"shared_{ends[0]}"][1]
+            return groups, len(ends), count, None if width is None else 1 + width
         return groups, count
 
     # === Training ===

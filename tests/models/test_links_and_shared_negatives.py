@@ -197,6 +197,18 @@ def test_learns_triples_with_one_shape(count):
     assert kb.training.mean_reciprocal_rank(ranks) > 0.8
 
 
+@pytest.mark.parametrize("sides", ["receiver", "both"])
+def test_shapes_of_outputs(sides):
+    task = predictor()
+    x, *_ = loader_of(task, SharedNegatives(5, sides), triples())[0]
+    shapes = keras.tree.map_structure(lambda array: array.shape, x)
+    shape = (1, 2 if sides == "both" else 1, 10, 6)
+    assert task.compute_output_shape(shapes) == shape
+    assert tuple(task(x).shape) == shape
+    shapes["pair"] = dict.fromkeys(shapes["pair"], (None, None))
+    assert task.compute_output_shape(shapes) == (None, shape[1], None, None)
+
+
 def test_combinations_that_do_not_fit_are_refused():
     graph, pairs = graph_of(), triples()
     for options, match in (

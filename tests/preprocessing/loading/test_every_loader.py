@@ -30,11 +30,11 @@ def pairs():
     return np.random.default_rng(1).integers(0, N, (30, 2))
 
 
-def links(seed, **options):
+def links(seed, negatives=None, **options):
     return preprocessing.LinkLoader(
         graph(label=None),
         pairs(),
-        preprocessing.NegativeSampler(),
+        negatives or preprocessing.NegativeSampler(),
         batch_size=8,
         seed=seed,
         **options,
@@ -56,6 +56,9 @@ KINDS = {
     "GraphLoader": whole_graphs,
     "SampleLoader": sampled,
     "LinkLoader": links,
+    "LinkLoader of shared negatives": lambda seed: links(
+        seed, preprocessing.SharedNegatives(5)
+    ),
     "LinkLoader of samples": lambda seed: links(seed, loader=sampled(0, label=None)),
     "SequenceLoader": lambda seed: preprocessing.SequenceLoader(graph(), 16, seed=seed),
 }
