@@ -256,7 +256,7 @@ class LinkPredictor(PairTask):
             batch_size: True pairs of a step; None for all of them, or with `sampler`
                 as many as it says.
             known: Pairs that are true besides `pairs` and the edges of the graph, which
-                negatives avoid.
+                negatives avoid, but for shared ones.
             validation_pairs: True pairs to validate on. Their negatives are the same in
                 every epoch. With a `LinkLoader` they have its negatives, batch size and
                 known pairs; negatives of its own pairs avoid them if they are `known`

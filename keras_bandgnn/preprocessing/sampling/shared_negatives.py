@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of, optional, positive_int
+from keras_bandgnn.checks import one_of, optional, positive_int, seed_number
 from keras_bandgnn.registration import constructor_arguments
 
 SIDES = ("receiver", "sender", "both")
@@ -66,7 +66,7 @@ class SharedNegatives:
             seed: Seed of the draws.
         """
         positive_int("num_nodes", num_nodes)
-        rng = np.random.default_rng(positive_int("seed", seed, 0))
+        rng = np.random.default_rng(seed_number("seed", seed))
         return self.draw(dict.fromkeys(self.ends, np.arange(num_nodes)), rng)
 
     def draw(
