@@ -1,14 +1,14 @@
 """Runs a core of the tests with several versions of Python and of what is below.
 
 python tests/matrix.py --list
-python tests/matrix.py [--only WORD ...] [--short] [--again] [--folder FOLDER]
+python tests/matrix.py [--only WORD ...] [--long] [--again] [--folder FOLDER]
 python tests/matrix.py --turn [NUMBER]
 
 An environment is a fresh one of `venv`: newest releases, the floors of pyproject.toml,
 or Keras' nightly release. Its results go to docs/matrix.json, and as a table to
 docs/support.md; what is there already is not run again, but with `--again`. The
-packages lie in `--folder` while its tests run. `--short` runs a part of the tests.
-`--turn` runs this part in the environment whose turn it is, today's by default, on one
+packages lie in `--folder` while its tests run. `--long` runs more than the core.
+`--turn` runs the core in the environment whose turn it is, today's by default, on one
 backend, and records nothing.
 """
 
@@ -43,15 +43,15 @@ VERSIONS = {
     "torch": "torch",
 }
 # Of graphs, private APIs and each kind of task.
-SHORT = (
+CORE = (
     "tests/test_compat.py",
     "tests/test_graph.py",
     "tests/models/test_builds.py",
     "tests/models/test_keras_numbers.py",
 )
 # Also of each backbone, layer and plan, of files, loaders, and several devices.
-CORE = (
-    *SHORT,
+LONG = (
+    *CORE,
     "tests/test_saved_0_2_0.py",
     "tests/data/test_store.py",
     "tests/distribution/test_data_parallel.py",
@@ -216,7 +216,7 @@ def table(record: dict) -> str:
         versions = [entry["versions"].get(key, "") for key in ("python", *VERSIONS)]
         for backend, result in entry["tests"].items():
             counts = [str(result[key]) for key in ("passed", "failed", "skipped")]
-            cells = [name, *versions, backend, entry["core"], *counts]
+            cells = [name, *versions, backend, entry["set"], *counts]
             cells += [f"{result['minutes']:.1f}", entry["date"]]
             lines.append("| " + " | ".join(cells) + " |")
     failed = [
@@ -239,13 +239,13 @@ def write(record: dict) -> None:
     PAGE.write_text(f"{before}{marked}{behind}")
 
 
-def run(environment: Environment, folder: Path, short: bool, done: dict, save) -> dict:
+def run(environment: Environment, folder: Path, long: bool, done: dict, save) -> dict:
     """Make an environment, test in it, remove it.
 
     Args:
         environment: The environment.
         folder: Where it lies meanwhile.
-        short: Whether to run a part of the tests.
+        long: Whether to run more tests than the core.
         done: Outcomes by backend, of backends that are not tested again.
         save: Function of the entry for the record, called after each backend.
 
@@ -263,14 +263,14 @@ def run(environment: Environment, folder: Path, short: bool, done: dict, save) -
             "date": datetime.date.today().isoformat(),
             "versions": installed(python),
             "install_minutes": round(minutes, 1),
-            "core": "short" if short else "core",
+            "set": "long" if long else "core",
             "tests": dict(done),
         }
         for backend in environment.backends:
             if backend not in done:
-                all_tests = short or backend == environment.backends[0]
+                all_tests = not long or backend == environment.backends[0]
                 scope = "landing" if all_tests else "backends"
-                files = SHORT if short else CORE
+                files = LONG if long else CORE
                 entry["tests"][backend] = tested(python, backend, scope, files)
                 save(entry)
         return entry
@@ -278,11 +278,11 @@ def run(environment: Environment, folder: Path, short: bool, done: dict, save) -
         shutil.rmtree(place, ignore_errors=True)
 
 
-def done_before(record: dict, environment: Environment, short: bool) -> dict:
+def done_before(record: dict, environment: Environment, long: bool) -> dict:
     """Return the outcomes in the record, of the same tests or more, by backend."""
-    entry = record.get(environment.name, {"core": None, "tests": {}})
-    enough = ("core", "short") if short else ("core",)
-    return entry["tests"] if entry["core"] in enough else {}
+    entry = record.get(environment.name, {"set": None, "tests": {}})
+    enough = ("long",) if long else ("core", "long")
+    return entry["tests"] if entry["set"] in enough else {}
 
 
 def turn(number: int) -> Environment:
@@ -303,7 +303,7 @@ def main() -> int:
         "--list", action="store_true", help="environments, and the backends to test"
     )
     parser.add_argument("--again", action="store_true", help="also those in the record")
-    parser.add_argument("--short", action="store_true", help="a part of the tests")
+    parser.add_argument("--long", action="store_true", help="more than the core")
     parser.add_argument("--folder", type=Path, help="where the environments lie")
     parser.add_argument("--turn", nargs="?", type=int, const=-1, help="one in turn")
     options = parser.parse_args()
@@ -318,21 +318,21 @@ def main() -> int:
         chosen = [turn(today if options.turn < 0 else options.turn)]
     if options.list:
         for environment in chosen:
-            done = done_before(record, environment, options.short)
+            done = done_before(record, environment, options.long)
             state = ", ".join(set(environment.backends) - set(done)) or "recorded"
             if not interpreter(environment.python):
                 state = f"no Python {environment.python}"
             print(f"{environment.name}: {state}")
         return 0
     records, failed = options.turn is None, False
-    short = options.short or not records
+    long = options.long and records
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for environment in chosen:
             if not interpreter(environment.python):
                 print(f"=== {environment.name}: no Python {environment.python}")
                 continue
             earlier = records and not options.again
-            done = done_before(record, environment, short) if earlier else {}
+            done = done_before(record, environment, long) if earlier else {}
             if set(done) >= set(environment.backends):
                 print(f"=== {environment.name}: recorded, skipped")
                 continue
@@ -343,7 +343,7 @@ def main() -> int:
                     record[name] = entry
                     write(record)
 
-            entry = run(environment, Path(folder), short, done, save)
+            entry = run(environment, Path(folder), long, done, save)
             failed |= any(result["failed"] for result in entry["tests"].values())
     return int(failed)
 

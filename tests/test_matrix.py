@@ -52,22 +52,22 @@ def test_the_table_names_failures():
     entry = {
         "date": "2026-11-30",
         "versions": {"python": "3.13.0", "keras": "3.15.1"},
-        "core": "short",
+        "set": "core",
         "tests": {"jax": {**counts, "failures": ["tests/test_graph.py::test_a"]}},
     }
     text = matrix.table({"newest-3.13": entry})
-    row = "| newest-3.13 | 3.13.0 | 3.15.1 |  |  |  |  | jax | short | 3 | 1 | 0 |"
+    row = "| newest-3.13 | 3.13.0 | 3.15.1 |  |  |  |  | jax | core | 3 | 1 | 0 |"
     assert row in text
     assert text.endswith("- newest-3.13, jax: `tests/test_graph.py::test_a`")
 
 
 def test_what_is_recorded_is_not_run_again(monkeypatch, tmp_path):
     environment = matrix.ENVIRONMENTS[0]
-    entry = {"core": "short", "tests": {"torch": {}}}
+    entry = {"set": "core", "tests": {"torch": {}}}
     record = {environment.name: entry}
-    assert matrix.done_before(record, environment, short=True) == {"torch": {}}
-    assert matrix.done_before(record, environment, short=False) == {}
-    assert matrix.done_before({}, environment, short=True) == {}
+    assert matrix.done_before(record, environment, long=False) == {"torch": {}}
+    assert matrix.done_before(record, environment, long=True) == {}
+    assert matrix.done_before({}, environment, long=False) == {}
 
     outcome, saved = {"passed": 1, "failed": 0}, []
     monkeypatch.setattr(matrix, "create", lambda *arguments: "python")
