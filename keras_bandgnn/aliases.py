@@ -122,13 +122,23 @@ class DropoutOptions(FrameOptions, total=False):
     activation_first: bool
 
 
-class RelationOptions(DropoutOptions, PoolingOptions, total=False):
-    """What `RGCNBackbone` takes beyond its arguments."""
+class NormOptions(DropoutOptions, total=False):
+    """What backbones with norms and residuals take."""
 
     norm: str | None
     activation: Activation
     residual: bool | str
     embeddings_initializer: Initializer
+
+
+class RelationOptions(NormOptions, PoolingOptions, total=False):
+    """What `RGCNBackbone` takes beyond its arguments."""
+
+
+class GPSOptions(NormOptions, total=False):
+    """What `GPSBackbone` takes beyond its arguments."""
+
+    num_edge_types: int | None
 
 
 class MessageOptions(RelationOptions, total=False):

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         Batch,
         BatchShape,
         Config,
+        GPSOptions,
         Layer,
-        MessageOptions,
         Values,
     )
     from keras_bandgnn.data.flat import FlatGraphs
@@ -164,7 +164,7 @@ class GPSBackbone(MessagePassingBackbone):
         fused: bool = False,
         delta: float | None = None,
         usual_length: int | None = None,
-        **kwargs: Unpack[MessageOptions],
+        **kwargs: Unpack[GPSOptions],
     ):
         for name, value in _FIXED.items():
             if (other := kwargs.pop(name, value)) != value:
