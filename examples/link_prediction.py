@@ -156,14 +156,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--data", help="a file of the Planetoid graphs or of FB15k-237")
     parser.add_argument("--head", default="complex", choices=("distmult", "complex"))
-    parser.add_argument("--epochs", type=int, help="200 for a graph, 40 for triples")
+    parser.add_argument("--epochs", type=int, help="200 for a graph, 30 for triples")
     parser.add_argument("--seeds", type=int, default=1, help="runs of a graph")
-    parser.add_argument("--width", type=int, default=200, help="of embeddings")
+    parser.add_argument("--width", type=int, default=400, help="of embeddings")
     parser.add_argument("--rate", type=float, default=0.1, help="of embeddings")
     parser.add_argument("--dropout", type=float, default=0.0, help="of embeddings")
-    parser.add_argument("--n3", type=float, default=0.025, help="factor of N3")
+    parser.add_argument("--n3", type=float, default=0.03, help="factor of N3")
     parser.add_argument(
-        "--negatives", type=int, default=1000, help="nodes of a step, 0 for all"
+        "--negatives", type=int, default=2000, help="nodes of a step, 0 for all"
     )
     parser.add_argument("--batch-size", type=int, default=1024, help="of triples")
     parser.add_argument("--save", help="folder of a preset of triples")
@@ -174,7 +174,7 @@ def main() -> None:
     if options.data:
         with np.load(options.data) as file:
             if "relation" in file:
-                options.epochs = options.epochs or 40
+                options.epochs = options.epochs or 30
                 predict_triples(*triples(file), options)
             else:
                 options.epochs = options.epochs or 200
@@ -184,7 +184,8 @@ def main() -> None:
     options.epochs = min(options.epochs or 200, 40 if options.short else 200)
     rng = np.random.default_rng(0)
     predict_links(block_model(rng, count), options)
-    options.batch_size, options.negatives, options.n3 = 64, 0, 0.0
+    options.batch_size, options.width = 64, 100
+    options.negatives, options.n3 = 0, 0.0
     predict_triples(*ring(rng, count // 2), options)
 
 
