@@ -51,6 +51,9 @@ COMMANDS = {
     "bug_localizer": Command(
         (str(SCRIPTS / "bug_localizer.py"),), None, {"--out": "preset"}
     ),
+    "link_prediction": Command(
+        (str(SCRIPTS / "link_prediction.py"),), "--data", {"--save": "preset"}
+    ),
 }
 
 

@@ -168,6 +168,20 @@ AGE = "age"
 STATE_ROW = "state_row"
 
 
+def in_order(built: list[tuple]) -> list[tuple]:
+    """Return batches and their figures, with the names of inputs in alphabetical order.
+
+    Functional models of Keras pair inputs by position on torch, by name elsewhere.
+    """
+
+    def ordered(tree):
+        if isinstance(tree, dict):
+            return {name: ordered(tree[name]) for name in sorted(tree)}
+        return tree
+
+    return [((ordered(x), *labels), figures) for (x, *labels), figures in built]
+
+
 def explained(x, part: str) -> Any:
     """Return a part of `x["explained"]`, or None.
 

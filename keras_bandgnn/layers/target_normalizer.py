@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import (
+    LAST_ELEMENT,
     array,
     instance,
     one_of,
@@ -21,20 +22,53 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import label_weights
 from keras_bandgnn.layers.batch_layer import BatchLayer
-from keras_bandgnn.layers.target_statistics import (
-    NUM_ELEMENTS,
-    composition,
-    flat_parts,
-    least_squares,
-    mean_and_deviation,
-    target_labels,
-)
 from keras_bandgnn.ops.sequence import over_devices
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+
+
+NUM_ELEMENTS = LAST_ELEMENT + 1
+"""Ids of elements are below it: atomic numbers 1 to 118."""
+
+
+_SET = {
+    "graph": "Set Graph(..., label=1.5) or label=[1.5, 2.0].",
+    "node": 'Set Graph(..., label=[...], label_level="node").',
+    "edge": 'Set Graph(..., label=[...], label_level="edge").',
+}
+
+
+def target_labels(part: FlatGraphs, level: str = "graph") -> np.ndarray:
+    """Return labels of graphs, nodes or edges as float64 [n, D], NaN where missing.
+
+    Args:
+        part: Graphs with labels.
+        level: "graph", "node" or "edge".
+
+    Raises:
+        ValueError: If the graphs have no labels, or labels of something else.
+    """
+    received = None
+    if part.label is None:
+        received = "graphs with label=None"
+    elif part.label_level != level:
+        received = f"labels of {part.label_level}s (label_level={part.label_level!r})"
+    elif part.candidates is not None:
+        received = "graphs with candidates, whose label is the position of one of them"
+    elif part.label.ndim > 2:
+        received = f"labels of shape {part.label.shape[1:]}"
+    elif np.isinf(part.label).any():
+        received = "infinite labels"
+    if received:
+        raise ValueError(
+            f"Expected one number or one vector [D] per {level} as the label. "
+            f"Received: {received}. {_SET[level]}"
+        )
+    labels = np.asarray(part.label, np.float64)
+    return labels[:, None] if labels.ndim == 1 else labels
 
 
 def _require_references(elements: np.ndarray, available: np.ndarray) -> None:
@@ -237,7 +271,9 @@ class TargetNormalizer(BatchLayer):
             ValueError: For missing or unsuitable labels, a target without any label of
                 a weight above 0, or elements that no such graph or the references have.
         """
-        parts = flat_parts(graphs)
+        from keras_bandgnn.layers import target_statistics as statistics
+
+        parts = statistics.flat_parts(graphs)
         labels = np.concatenate([target_labels(part, self.level) for part in parts])
         if not self.built:
             self.build((None, None, labels.shape[1]))
@@ -256,7 +292,7 @@ class TargetNormalizer(BatchLayer):
         limit = 1e-7 * np.nanmax(np.abs(labels / sizes), axis=0)
         if self.element_key is not None:
             labels = labels - self._fitted(parts, labels, weights)
-        mean, std = mean_and_deviation(labels / sizes, weights)
+        mean, std = statistics.mean_and_deviation(labels / sizes, weights)
         # Labels that differ only by rounding must not be scaled up to order 1.
         std = np.where(std > limit, std, 1.0)
         self._assign(mean, std)
@@ -273,13 +309,15 @@ class TargetNormalizer(BatchLayer):
             That of the target for which it is largest, over the labels that are known
             and have a weight above 0; 0 without such labels.
         """
+        from keras_bandgnn.layers import target_statistics as statistics
+
         squares = []
-        for part in flat_parts(graphs):
+        for part in statistics.flat_parts(graphs):
             counts = label_weights(part)[:, None] > 0
             labels = np.where(counts, target_labels(part, self.level), np.nan)
             if self.element_key is not None:
                 table = ops.convert_to_numpy(self.reference).astype(float)
-                labels -= composition(part, self._elements(part)) @ table
+                labels -= statistics.composition(part, self._elements(part)) @ table
             if self.mode == "atom":
                 labels /= part.num_nodes[:, None]
             mean = ops.convert_to_numpy(self.mean).astype(float)
@@ -298,8 +336,10 @@ class TargetNormalizer(BatchLayer):
 
     def _fitted(self, parts: list, labels, weights) -> np.ndarray:
         """Return the sum of references [n, D], fitted unless they are explicit."""
+        from keras_bandgnn.layers import target_statistics as statistics
+
         counts = np.concatenate(
-            [composition(part, self._elements(part)) for part in parts]
+            [statistics.composition(part, self._elements(part)) for part in parts]
         )
         elements = np.flatnonzero(counts.any(axis=0))
         if self._references is None:
@@ -312,7 +352,7 @@ class TargetNormalizer(BatchLayer):
             design = counts
             if self.mode == "graph":  # `mean` is the constant of the fit.
                 design = np.column_stack([counts, np.ones(len(counts))])
-            values = least_squares(design, labels, weights)[: len(elements)]
+            values = statistics.least_squares(design, labels, weights)[: len(elements)]
             self._assign_references(dict(zip(elements.tolist(), values, strict=True)))
         for part in parts:
             self.check(part)

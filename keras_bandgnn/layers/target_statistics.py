@@ -7,46 +7,6 @@ import numpy as np
 from keras_bandgnn.checks import LAST_ELEMENT
 from keras_bandgnn.data.flat import FlatGraphs
 
-NUM_ELEMENTS = LAST_ELEMENT + 1
-"""Ids of elements are below it: atomic numbers 1 to 118."""
-
-
-_SET = {
-    "graph": "Set Graph(..., label=1.5) or label=[1.5, 2.0].",
-    "node": 'Set Graph(..., label=[...], label_level="node").',
-    "edge": 'Set Graph(..., label=[...], label_level="edge").',
-}
-
-
-def target_labels(part: FlatGraphs, level: str = "graph") -> np.ndarray:
-    """Return labels of graphs, nodes or edges as float64 [n, D], NaN where missing.
-
-    Args:
-        part: Graphs with labels.
-        level: "graph", "node" or "edge".
-
-    Raises:
-        ValueError: If the graphs have no labels, or labels of something else.
-    """
-    received = None
-    if part.label is None:
-        received = "graphs with label=None"
-    elif part.label_level != level:
-        received = f"labels of {part.label_level}s (label_level={part.label_level!r})"
-    elif part.candidates is not None:
-        received = "graphs with candidates, whose label is the position of one of them"
-    elif part.label.ndim > 2:
-        received = f"labels of shape {part.label.shape[1:]}"
-    elif np.isinf(part.label).any():
-        received = "infinite labels"
-    if received:
-        raise ValueError(
-            f"Expected one number or one vector [D] per {level} as the label. "
-            f"Received: {received}. {_SET[level]}"
-        )
-    labels = np.asarray(part.label, np.float64)
-    return labels[:, None] if labels.ndim == 1 else labels
-
 
 def flat_parts(graphs) -> list[FlatGraphs]:
     """Return the parts of a list of `Graph`, a `FlatGraphs`, a store or a loader."""
@@ -97,7 +57,7 @@ def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
         part: n graphs.
         elements: int, the element of each node of all graphs.
     """
+    width = LAST_ELEMENT + 1
     graph = np.repeat(np.arange(len(part)), part.num_nodes)
-    keys = graph * NUM_ELEMENTS + elements
-    counts = np.bincount(keys, minlength=len(part) * NUM_ELEMENTS)
-    return counts.reshape(-1, NUM_ELEMENTS).astype(np.float32)
+    counts = np.bincount(graph * width + elements, minlength=len(part) * width)
+    return counts.reshape(-1, width).astype(np.float32)

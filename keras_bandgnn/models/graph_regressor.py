@@ -14,8 +14,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import EDGE_COLUMNS, level_of
 from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
-from keras_bandgnn.layers.target_normalizer import TargetNormalizer
-from keras_bandgnn.layers.target_statistics import target_labels
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.layers.zbl_repulsion import COVALENT_RADII, ZBLRepulsion
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer

@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.target_normalizer import TargetNormalizer
-from keras_bandgnn.layers.target_statistics import target_labels
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.models.error_table import as_table, labelled_outputs
 from keras_bandgnn.models.label_checks import distinct_names, require_labels
 from keras_bandgnn.models.labels import NumberLabels

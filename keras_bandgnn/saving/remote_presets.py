@@ -20,6 +20,9 @@ class RemotePreset(NamedTuple):
 
 
 REMOTE_PRESETS = {
+    "complex_fb15k237": RemotePreset(
+        None, "75831ebe9758ebd2b84f13a30026046815cc44a8cb5aa8b8efa42edb09b10e00"
+    ),
     "gcn_coauthor_cs": RemotePreset(
         None, "d16aed8a14cef2f50dacc0d6e633b0e59bacc0e862a014c014335e944c3401ef"
     ),

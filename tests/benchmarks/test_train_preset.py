@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "examples" / "train_preset.py"))
 RECIPES = SCRIPT["recipes"]()
 # At each landing; all others before a release.
-SOON = ("gine_esol", "gcn_coauthor_cs", "painn_qm9_u0")
+SOON = ("gine_esol", "gcn_coauthor_cs", "painn_qm9_u0", "complex_fb15k237")
 RNG = np.random.default_rng(0)
 COLUMNS = {
     "esol": _OFFICIAL_TARGETS[:1],
@@ -118,6 +118,16 @@ def programs(folder, values):
     assert main([*line, "--steps", "1"]) == 0
 
 
+def triples(folder):
+    """The next node of a ring, and the one before, in the arrays of FB15k-237."""
+    node = np.arange(30)
+    rows = [np.stack([node, node * 0 + r, (node + 1 - 2 * r) % 30], 1) for r in (0, 1)]
+    rows = RNG.permutation(np.concatenate(rows)).astype("uint16")
+    parts = {"train": rows[:40], "valid": rows[40:50], "test": rows[50:]}
+    np.savez(folder / "triples.npz", entity=node, relation=np.arange(2), **parts)
+    return folder / "triples.npz"
+
+
 def prepare(folder, values):
     """Write the data of a recipe; return them, and options of a short training."""
     command = values.get("command", "train")
@@ -133,6 +143,9 @@ def prepare(folder, values):
         script = runpy.run_path(str(ROOT / "examples" / "bug_localizer.py"))
         more = ["--passes", "1", "--steps", "1", "--late-steps", "1", "--every", "1"]
         return script["small_corpus"](folder), more
+    if command == "link_prediction":
+        more = ["--epochs", "1", "--every", "1", "--width", "8", "--negatives", "0"]
+        return triples(folder), more
     more = ["--epochs", "1", "--hidden", "8"]
     if values["task"] == "selection":
         programs(folder, values)

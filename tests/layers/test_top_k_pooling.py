@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.layers import TopKPooling
+from keras_bandgnn.layers.top_k_pooling import largest_of_graphs
+from keras_bandgnn.ops.graph_segments import GraphSegments
 from tests.layers.pooling_cases import (
     WIDTH,
     batch_of,
@@ -73,6 +75,22 @@ def test_whole_products_are_not_rounded_up(ratio, count):
     x = batch_of(graphs_of((10,)))
     _, mask = with_weights(TopKPooling(ratio))(x["node"]["h"], x)
     assert numpy(mask).sum() == count
+
+
+def test_scores_that_differ_in_their_last_bits_are_equal():
+    """As those of nodes that are alike, by another order of the same sum."""
+    rng = np.random.default_rng(0)
+    x = batch_of(graphs_of((5,) * 40), nodes=201, slots=41, edges=600)
+    mask, slots = x["node"]["mask"], x["node"]["graph_id"]
+    scores = rng.normal(size=x["graph"]["n_node"].shape[1])[slots]
+    near = scores * (1 + 1e-7 * rng.integers(-2, 3, scores.shape))
+    graphs = GraphSegments(x)
+    stays = numpy(largest_of_graphs(near.astype("float32"), graphs, 0.5))
+    first = [[True] * 3 + [False] * 2] * 40
+    assert stays[mask].reshape(40, 5).tolist() == first
+    near[:, 4::5] = np.inf
+    stays = numpy(largest_of_graphs(near.astype("float32"), graphs, 0.5))
+    assert stays[mask].reshape(40, 5)[:, 4].all()
 
 
 def test_padding_and_packing_change_nothing():

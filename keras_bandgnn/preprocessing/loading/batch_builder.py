@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.batch import in_order
 
 # A block of batches that are built together has at most this many, and this many rows.
 _LONGEST_BLOCK = 8
@@ -231,7 +232,7 @@ class BatchBuilder:
     def _build(self, indices: range, epoch: int) -> tuple:
         supergraphs = [s for i in indices for s in self.supergraphs(i, epoch)]
         began = time.perf_counter()
-        batches = self._assembler.build(supergraphs, self._replicas)
+        batches = in_order(self._assembler.build(supergraphs, self._replicas))
         return batches, time.perf_counter() - began
 
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:

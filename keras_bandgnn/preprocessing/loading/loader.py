@@ -14,6 +14,7 @@ import numpy as np
 from keras_bandgnn import keras_bases
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.assembly.assembler import BatchAssembler, Supergraph
+from keras_bandgnn.batch import in_order
 from keras_bandgnn.checks import (
     INT32_MAX,
     boolean,
@@ -385,7 +386,8 @@ class Loader(keras_bases.PyDataset):
         """
         key = (self.seed, 0, 0)
         supergraphs = [Supergraph(np.asarray(i, np.int64), budget, key) for i in groups]
-        return self.assembler.build_within(supergraphs, len(supergraphs))[0][0]
+        built = self.assembler.build_within(supergraphs, len(supergraphs))
+        return in_order(built)[0][0]
 
     def __getitem__(self, index: int) -> tuple:
         if not 0 <= index < len(self):

@@ -113,11 +113,41 @@ def test_inputs_are_those_of_the_batches(kind):
         assert all(a in (None, b) for a, b in sizes), symbol
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_batches_are_in_order(kind):
+    """Functional models of Keras pair inputs by position on torch."""
+
+    def check(tree):
+        assert list(tree) == sorted(tree)
+        for value in tree.values():
+            if isinstance(value, dict):
+                check(value)
+
+    loader = KINDS[kind](3)
+    check(loader[0][0])
+    check(loader.inputs())
+
+
+def test_functional_models_do_not_depend_on_the_order_of_features():
+    def loader(names):
+        values = {"a": [1.0, 2.0], "b": [3.0, -1.0]}
+        context = {name: values[name] for name in names}
+        graphs = [kb.Graph(2, [0], [1], node={"k": [0, 1]}, context=context)] * 3
+        return preprocessing.GraphLoader(graphs, shuffle=False)
+
+    inputs = loader("ab").inputs()
+    context = inputs["graph"]["a"] - 2 * inputs["graph"]["b"]
+    model = keras.Model(inputs, context)
+    one, two = (model.predict(loader(names), verbose=0) for names in ("ab", "ba"))
+    np.testing.assert_array_equal(one, two)
+    assert one[0, 0].tolist() == [-5.0, 4.0]
+
+
 def test_inputs_have_names_that_keras_takes():
     node = {"a.b": np.zeros((3, 2), "float32"), "a b": [0, 1, 2], "a_b": [1, 1, 1]}
     loader = preprocessing.GraphLoader([kb.Graph(3, [0], [1], node=node)] * 3)
     names = {name: symbol.name for name, symbol in loader.inputs()["node"].items()}
-    assert names["a.b"] == "node_a_b" and names["mask"] == "node_mask"
+    assert names["a b"] == "node_a_b" and names["mask"] == "node_mask"
     assert len(set(names.values())) == len(names)
     assert loader.inputs()["node"]["a.b"].shape == (None, None, 2)
 
