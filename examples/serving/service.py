@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import (
     CollectorRegistry,
@@ -39,6 +40,8 @@ from keras_bandgnn.serving import ExportedModel
 
 # Molecules and characters per request, and waiting molecules; more are rejected.
 MAX_MOLECULES, MAX_CHARACTERS, MAX_WAITING = 256, 1000, 4096
+# Errors in a response.
+MAX_ERRORS = 10
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
@@ -228,6 +231,15 @@ def make_app(predict: Predictor) -> FastAPI:
                 metrics.requests.labels(status).inc()
                 metrics.seconds.observe(time.perf_counter() - start)
 
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError):
+        # Without what was sent, which may be long, and no JSON can hold all of it.
+        details = [
+            {name: entry[name] for name in ("loc", "msg", "type")}
+            for entry in error.errors()[:MAX_ERRORS]
+        ]
+        return JSONResponse({"detail": details}, 422)
+
     @app.post("/predict", response_model=Predictions)
     async def answer(molecules: Molecules):
         if batches.waiting + len(molecules.smiles) > MAX_WAITING:
@@ -262,6 +274,8 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     options = parser.parse_args()
+    if not 0 < options.port < 65536:
+        parser.error(f"expected a port in [1, 65535], is {options.port}")
     # Responses name the rejected molecules, so the log does not have to.
     logging.getLogger("keras_bandgnn").setLevel(logging.ERROR)
     app = make_app(Predictor(options.model))

@@ -142,12 +142,15 @@ def test_answers_are_the_predictions_of_the_task(service, task, count):
         ({"smiles": []}, ["smiles"], "at least 1 item"),
         ({"molecules": ["C"]}, ["smiles"], "required"),
         ('{"smiles": ', None, "JSON"),
+        ('{"smiles": ["\\ud800"]}', ["smiles", 0], "unicode|string"),
+        ('{"smiles": [NaN]}', ["smiles", 0], "valid string"),
     ],
 )
 def test_a_malformed_request_is_refused_with_the_reason(service, body, place, reason):
     status, answer = post(service, body)
     assert status == 422
     (detail,) = answer["detail"]
+    assert set(detail) == {"loc", "msg", "type"}
     assert re.search(reason, detail["msg"]), detail
     if place is not None:
         assert detail["loc"] == ["body", *place]
