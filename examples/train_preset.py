@@ -109,6 +109,8 @@ def run(name: str, data: Path | None, out: Path, more: list[str]) -> int:
     done = subprocess.run([sys.executable, *words], env=environment)
     if not done.returncode:
         print(f"preset: {out / 'preset'}")
+    elif not any(out.iterdir()):
+        out.rmdir()
     return done.returncode
 
 
