@@ -10,6 +10,7 @@ import pytest
 from examples.benchmarks.__main__ import main
 from examples.benchmarks.protocols import MODELS, PROTOCOLS, settings_of
 from examples.benchmarks.published import PUBLISHED
+from keras_bandgnn.cli import resuming
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
@@ -80,6 +81,32 @@ def test_interrupted_runs_go_on(nodes, tmp_path, capsys):
     assert record["scores"] == whole["scores"] and "\n0: auc" not in out
     assert "2 runs" in (preset / "README.md").read_text()
     assert "2 runs" in run(capsys, *line) and "gcn" == record["model"]
+
+
+@pytest.mark.release
+def test_interrupted_trainings_go_on_after_their_last_epoch(
+    molecules, tmp_path, capsys, monkeypatch
+):
+    line = ["esol", "gine", "--path", str(molecules), "--seeds", "1"]
+    line += ["--setting", "epochs=3", "--setting", "hidden_dim=8", "--results"]
+    run(capsys, *line, str(tmp_path / "whole.json"))
+    results, after = tmp_path / "results.json", resuming.Limits.on_epoch_end
+
+    def stop(callback, epoch, logs=None):
+        after(callback, epoch, logs)
+        raise RuntimeError("stopped")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stopped"):
+        patch.setattr(resuming.Limits, "on_epoch_end", stop)
+        main(["accuracy", *line, str(results), "--allocator", "default", "--debug"])
+    assert list(tmp_path.glob("results.json.partial/*/progress"))
+    run(capsys, *line, str(results))
+    whole, resumed = (
+        json.loads((tmp_path / name).read_text())[0]
+        for name in ("whole.json", "results.json")
+    )
+    assert whole["scores"] == resumed["scores"] and whole["valid"] == resumed["valid"]
+    assert not list(tmp_path.glob("results.json.partial/*"))
 
 
 @pytest.mark.parametrize(
