@@ -363,10 +363,15 @@ def graphs(options, results: dict, save) -> None:
             f"{run['seconds']:.1f} |"
         )
     if options.figures:
-        draw(table, options.out / f"curves_{options.data or 'made'}.png")
+        path = options.out / f"curves_{options.data or 'made'}.png"
+        draw(table, path, UNITS.get(options.data))
 
 
-def draw(table: dict, path: Path) -> None:
+# Units of the labels of data sets.
+UNITS = {"zinc": "penalised logP", "esol": "log10 of mol/l"}
+
+
+def draw(table: dict, path: Path, unit: str | None) -> None:
     """Validation error by epoch, one line per kind of attention."""
     from matplotlib.figure import Figure
 
@@ -374,7 +379,8 @@ def draw(table: dict, path: Path) -> None:
     axes = figure.subplots()
     for key, run in table.items():
         axes.plot(range(1, len(run["curve"]) + 1), run["curve"], label=key)
-    axes.set(xlabel="epoch", ylabel="validation MAE")
+    label = "validation MAE" + (f" ({unit})" if unit else "")
+    axes.set(xlabel="epoch", ylabel=label)
     axes.legend()
     figure.savefig(path, dpi=150)
     print(f"figure: {path}")
