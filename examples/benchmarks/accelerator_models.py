@@ -269,7 +269,7 @@ def ggnn(
 ):
     """Return a GGNN that selects nodes, and a loader of the graphs."""
     from keras_bandgnn import models
-    from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
     from keras_bandgnn.plans import Plan
     from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 

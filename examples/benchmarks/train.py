@@ -391,7 +391,7 @@ def run(options: argparse.Namespace) -> None:
     from examples.benchmarks.accelerator_device import torch_device
     from keras_bandgnn.data.flat import FlatGraphs
     from keras_bandgnn.data.sources import parts_of
-    from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
 
     graphs = FlatGraphs.concatenate(parts_of(data_sets.read_graphs(options)))
     if options.largest is not None:

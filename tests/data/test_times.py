@@ -141,7 +141,7 @@ def test_times_do_not_tell_graphs_apart():
 
 
 def test_models_read_no_times():
-    from keras_bandgnn.layers.node_encoder import inputs_of
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
 
     assert inputs_of([data.FlatGraphs.from_graphs([graph_with_times()])]) == {
         "kind": {"ids": 4}

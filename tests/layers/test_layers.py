@@ -13,7 +13,7 @@ from keras_bandgnn.layers import (
     MaskedBatchNormalization,
     NodeEncoder,
 )
-from keras_bandgnn.layers.node_encoder import inputs_of
+from keras_bandgnn.layers.encoder_inputs import inputs_of
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph, run_layer_test
