@@ -80,13 +80,7 @@ def pieces_of(graphs: FlatGraphs) -> list[FlatGraphs]:
 
 def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     distance = field.distances(graphs)
-    first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
-    sender, receiver = graphs.senders + first, graphs.receivers + first
-    kind = graphs.edge_type
-    # Edges by receiver: those of a list of nodes are then pieces.
-    if (receiver[1:] < receiver[:-1]).any():
-        order = np.argsort(receiver, kind="stable")
-        sender, receiver, kind = sender[order], receiver[order], kind[order]
+    sender, receiver, kind = _edges_by_receiver(graphs)
     total = len(distance)
     begins = np.searchsorted(receiver, np.arange(total + 1))
     graph_of_node = np.arange(len(graphs)).repeat(graphs.num_nodes)
@@ -133,14 +127,29 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
         place, starts = own_place, own_starts
     candidates = slot = None
     if graphs.candidates is not None and field.read is None:
-        read_nodes = graphs.candidates + graphs.node_ptr[:-1].repeat(
-            np.diff(graphs.candidate_ptr)
-        )
-        candidates = (place[read_nodes] - starts[read_nodes]).astype(np.int32)
-        read_nodes = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
-        slot = np.where(graphs.slot < 0, -1, place[read_nodes] - starts[read_nodes])
-        slot = slot.astype(np.int32)
+        candidates, slot = _selection_rows(graphs, place - starts)
     return ScheduleTable(ptr, rows, steps, nodes, candidates, slot, first_colour)
+
+
+def _edges_by_receiver(graphs: FlatGraphs) -> tuple[np.ndarray, ...]:
+    """Return senders, receivers and types; edges into a list of nodes are pieces."""
+    first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+    sender, receiver = graphs.senders + first, graphs.receivers + first
+    kind = graphs.edge_type
+    if (receiver[1:] < receiver[:-1]).any():
+        order = np.argsort(receiver, kind="stable")
+        sender, receiver, kind = sender[order], receiver[order], kind[order]
+    return sender, receiver, kind
+
+
+def _selection_rows(
+    graphs: FlatGraphs, row: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of the candidates and of the slots (-1 without one)."""
+    first = graphs.node_ptr[:-1]
+    candidates = graphs.candidates + first.repeat(np.diff(graphs.candidate_ptr))
+    slot = np.where(graphs.slot < 0, -1, row[np.maximum(graphs.slot, 0) + first])
+    return row[candidates].astype(np.int32), slot.astype(np.int32)
 
 
 def _list(

@@ -150,6 +150,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("best",),
         help="save the best task, from its checkpoint, as a preset in OUT/best",
     )
+    _add_search(parser)
+    group = parser.add_argument_group("space")
+    group.add_argument(
+        "--space",
+        choices=("adam", "paper", "paper-large-batch"),
+        default="adam",
+        help="ggnn: a small space, or the ranges of Balog et al. 2019, Appendix E",
+    )
+    group.add_argument(
+        "--hidden", type=shared.positive, nargs="+", default=[64], help="state widths"
+    )
+    group.add_argument(
+        "--layers",
+        type=shared.positive,
+        nargs="+",
+        help="numbers of layers or propagation steps",
+    )
+    group.add_argument(
+        "--batch-size", type=shared.positive, nargs="+", help="graphs per batch"
+    )
+    group.add_argument(
+        "--graph",
+        nargs="+",
+        default=["full"],
+        help="edges of molecules: full, radius:5 or knn:24; several are searched",
+    )
+    add_data(parser)
+    shared.delay_defaults(parser, ("space", "graph"))
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the tuner and of its trials."""
     group = parser.add_argument_group("search")
     group.add_argument("--model", choices=MODELS, default="ggnn")
     group.add_argument(
@@ -189,33 +221,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=shared.natural, default=0, help="seed of sampling and weights"
     )
-    group = parser.add_argument_group("space")
-    group.add_argument(
-        "--space",
-        choices=("adam", "paper", "paper-large-batch"),
-        default="adam",
-        help="ggnn: a small space, or the ranges of Balog et al. 2019, Appendix E",
-    )
-    group.add_argument(
-        "--hidden", type=shared.positive, nargs="+", default=[64], help="state widths"
-    )
-    group.add_argument(
-        "--layers",
-        type=shared.positive,
-        nargs="+",
-        help="numbers of layers or propagation steps",
-    )
-    group.add_argument(
-        "--batch-size", type=shared.positive, nargs="+", help="graphs per batch"
-    )
-    group.add_argument(
-        "--graph",
-        nargs="+",
-        default=["full"],
-        help="edges of molecules: full, radius:5 or knn:24; several are searched",
-    )
-    add_data(parser)
-    shared.delay_defaults(parser, ("space", "graph"))
 
 
 def check_options(options: argparse.Namespace) -> None:

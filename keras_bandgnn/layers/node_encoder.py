@@ -128,38 +128,42 @@ class NodeEncoder(keras_bases.Layer):
                 "np.bincount(receivers, minlength=num_nodes)})."
             )
         # === Layers ===
+        # One attribute each: the names of the weights in a file.
         for name, spec in self.inputs.items():
-            options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
             ((kind, size),) = spec.items()
-            if kind == "sets":
-                for number, (part, features) in enumerate(size.items()):
-                    layer = NodeEncoder(
-                        self.units,
-                        features,
-                        self.embeddings_initializer,
-                        dtype=self.dtype_policy,
-                        # Unlike sets, parameters of torch have names without dots.
-                        name=f"encode_set_{number}",
-                    )
-                    layer.level = f"sets[{part!r}]"
-                    setattr(self, f"encode_{name}_{part}", layer)
+            if kind != "sets":
+                setattr(self, f"encode_{name}", self._feature_layer(name, kind, size))
                 continue
-            if kind in ("ids", "columns"):
-                # The tables of columns are one after the other.
-                count = size if kind == "ids" else sum(size)
-                layer = keras.layers.Embedding(
-                    count, self.units, self.embeddings_initializer, **options
+            for number, (part, features) in enumerate(size.items()):
+                layer = NodeEncoder(
+                    self.units,
+                    features,
+                    self.embeddings_initializer,
+                    dtype=self.dtype_policy,
+                    # Unlike sets, parameters of torch have names without dots.
+                    name=f"encode_set_{number}",
                 )
-            elif kind == "characters":
-                layer = CharacterEncoder(self.units, **options)
-            elif kind == "eigenvectors":
-                layer = SignNet(self.units, **options)
-            elif kind == "harmonic":
-                layer = HarmonicEncoding(self.units, size, **options)
-            else:
-                layer = keras.layers.Dense(self.units, **options)
-            # One attribute each: the names of the weights in a file.
-            setattr(self, f"encode_{name}", layer)
+                layer.level = f"sets[{part!r}]"
+                setattr(self, f"encode_{name}_{part}", layer)
+
+    def _feature_layer(
+        self, name: str, kind: str, size: int | list[int]
+    ) -> keras.layers.Layer:
+        """Return the layer that encodes a feature."""
+        options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
+        if kind in ("ids", "columns"):
+            # The tables of columns are one after the other.
+            count = size if kind == "ids" else sum(size)
+            return keras.layers.Embedding(
+                count, self.units, self.embeddings_initializer, **options
+            )
+        if kind == "characters":
+            return CharacterEncoder(self.units, **options)
+        if kind == "eigenvectors":
+            return SignNet(self.units, **options)
+        if kind == "harmonic":
+            return HarmonicEncoding(self.units, size, **options)
+        return keras.layers.Dense(self.units, **options)
 
     @staticmethod
     def spec_of(

@@ -52,6 +52,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of findings from which the exit code is 1, or never; 1 if omitted",
     )
+    _add_scope(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--format",
+        choices=("text", "json", "sarif", "github"),
+        default="text",
+        help="form of the findings",
+    )
+    group.add_argument(
+        "--output",
+        type=shared.written_file,
+        metavar="FILE",
+        help="file for the findings; standard output if omitted",
+    )
+    group = parser.add_argument_group("speed")
+    group.add_argument(
+        "--cache-dir",
+        type=shared.path,
+        metavar="FOLDER",
+        help="folder that remembers checked files; the user's cache if omitted",
+    )
+    group.add_argument("--no-cache", action="store_true", help="check every file again")
+    group.add_argument(
+        "--processes",
+        type=shared.positive,
+        metavar="N",
+        help="processes that read files; if omitted, one per core, or one less for "
+        "models that judge one usage at a time",
+    )
+    parser.set_defaults(failed=2)
+
+
+def _add_scope(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which files, lines and findings count."""
     group = parser.add_argument_group("what is checked")
     group.add_argument(
         "--exclude",
@@ -82,35 +116,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write all findings to the file of --baseline, and report none",
     )
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--format",
-        choices=("text", "json", "sarif", "github"),
-        default="text",
-        help="form of the findings",
-    )
-    group.add_argument(
-        "--output",
-        type=shared.written_file,
-        metavar="FILE",
-        help="file for the findings; standard output if omitted",
-    )
-    group = parser.add_argument_group("speed")
-    group.add_argument(
-        "--cache-dir",
-        type=shared.path,
-        metavar="FOLDER",
-        help="folder that remembers checked files; the user's cache if omitted",
-    )
-    group.add_argument("--no-cache", action="store_true", help="check every file again")
-    group.add_argument(
-        "--processes",
-        type=shared.positive,
-        metavar="N",
-        help="processes that read files; if omitted, one per core, or one less for "
-        "models that judge one usage at a time",
-    )
-    parser.set_defaults(failed=2)
 
 
 def _with_settings(options: argparse.Namespace) -> None:
@@ -166,7 +171,6 @@ def _check(options: argparse.Namespace):
     from keras_bandgnn.programs.linting.checker import Checker
     from keras_bandgnn.programs.linting.formats import Run
     from keras_bandgnn.programs.linting.project_files import changed_lines, list_files
-    from keras_bandgnn.programs.linting.source_code import read_code
 
     baseline = None
     if options.baseline is not None and not options.write_baseline:
@@ -186,21 +190,13 @@ def _check(options: argparse.Namespace):
     errors: list[tuple[str, str]] = []
     results, skipped = [], []
     began = time.monotonic()
-
-    def codes() -> Iterator:
-        for file, name in files:
-            try:
-                yield read_code(file, name)
-            except (OSError, SyntaxError, ValueError) as error:
-                text = " ".join(str(error).split())
-                errors.append((name, f"{type(error).__name__}: {text}"))
-
     checker = Checker(
         options.model, options.min_confidence, options.cache_dir, options.processes
     )
+    codes = _codes(files, errors)
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(report.progress("check", "lines"))
-        outcomes = stack.enter_context(contextlib.closing(checker.check(codes())))
+        outcomes = stack.enter_context(contextlib.closing(checker.check(codes)))
         done = lines = 0
         advance(0, len(files), 0)
         for result in outcomes:
@@ -220,11 +216,7 @@ def _check(options: argparse.Namespace):
     order = {name: position for position, (_, name) in enumerate(files)}
     results.sort(key=lambda result: order[result.code.path])
     if baseline is not None:
-        results = [
-            dataclasses.replace(result, findings=baseline.unknown(result))
-            for result in results
-        ]
-        results = [result for result in results if result.findings]
+        results = _unknown(results, baseline)
     errors.sort(key=lambda error: order[error[0]])
     errors = [*project.errors, *errors]
     report.left_out([*errors, *skipped], report.remark)
@@ -232,6 +224,27 @@ def _check(options: argparse.Namespace):
     if checker.lines and checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
     return Run(results, errors, done, options.model, checker.min_confidence)
+
+
+def _codes(files: list[tuple[str, str]], errors: list[tuple[str, str]]) -> Iterator:
+    """Yield the code of files; those that cannot be read are appended to `errors`."""
+    from keras_bandgnn.programs.linting.source_code import read_code
+
+    for file, name in files:
+        try:
+            yield read_code(file, name)
+        except (OSError, SyntaxError, ValueError) as error:
+            text = " ".join(str(error).split())
+            errors.append((name, f"{type(error).__name__}: {text}"))
+
+
+def _unknown(results: list, baseline) -> list:
+    """Return the results that have findings which a baseline does not list."""
+    results = [
+        dataclasses.replace(result, findings=baseline.unknown(result))
+        for result in results
+    ]
+    return [result for result in results if result.findings]
 
 
 def _part(path: str, why: str) -> tuple[str, str]:

@@ -5,15 +5,23 @@ saved files are checked, saved or not; a quick fix replaces the variable. The de
 of the options come from the table [tool.bandgnn] of the nearest pyproject.toml.
 """
 
+from __future__ import annotations
+
 import argparse
 import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.version import __version__
+
+if TYPE_CHECKING:
+    from keras_bandgnn.programs.linting.checker import Checker
+    from keras_bandgnn.programs.linting.finding import Finding
+    from keras_bandgnn.programs.linting.source_code import SourceCode
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,11 +53,6 @@ def make_server(options: argparse.Namespace):
     package, purpose = "keras-bandgnn[lsp]", "the language server"
     pygls = optional_import("pygls.lsp.server", package, purpose)
     types = optional_import("lsprotocol.types", package, purpose)
-    from keras_bandgnn.programs.linting.checker import DEFAULT_MODEL, Checker
-    from keras_bandgnn.programs.linting.project_files import Exclude
-    from keras_bandgnn.programs.linting.settings import find_settings
-    from keras_bandgnn.programs.linting.source_code import SourceCode
-    from keras_bandgnn.programs.python_source.tokens import decode
 
     # pygls applies changes of ranges wrongly after line ends of Python that are none of
     # the protocol, such as form feeds.
@@ -58,31 +61,67 @@ def make_server(options: argparse.Namespace):
         __version__,
         text_document_sync_kind=types.TextDocumentSyncKind.Full,
     )
-    # The model runs in one thread; the server answers meanwhile.
-    worker = ThreadPoolExecutor(1)
-    checkers: dict[tuple, Checker] = {}
-    waiting: dict[str, asyncio.Task] = {}
-    # Errors that are shown, by file.
-    errors: dict[str, str] = {}
+    session = _Session(server, types, options)
 
-    def findings_in(code: SourceCode) -> list:
-        settings = find_settings([code.path])
-        if settings.file is not None:
-            if Exclude(settings.exclude, settings.file.parent).matches(code.path):
-                return []
-        least = options.min_confidence
-        key = (
-            options.model or settings.model or DEFAULT_MODEL,
-            settings.min_confidence if least is None else least,
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    async def opened(params) -> None:
+        session.schedule(params.text_document.uri, 0)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    async def saved(params) -> None:
+        session.schedule(params.text_document.uri, 0)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    async def changed(params) -> None:
+        session.schedule(params.text_document.uri, options.delay)
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    async def closed(params) -> None:
+        session.close(params.text_document.uri)
+
+    kinds = types.CodeActionOptions([types.CodeActionKind.QuickFix])
+
+    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)
+    async def actions(params) -> list:
+        return session.quick_fixes(params.text_document.uri, params.context.diagnostics)
+
+    return server
+
+
+class _Session:
+    """The checks of a server: those that wait, and the models that they share."""
+
+    def __init__(self, server, types, options: argparse.Namespace):
+        self._server = server
+        self._types = types
+        self._options = options
+        # The model runs in one thread; the server answers meanwhile.
+        self._worker = ThreadPoolExecutor(1)
+        self._checkers: dict[tuple, Checker] = {}
+        self._waiting: dict[str, asyncio.Task] = {}
+        # Errors that are shown, by file.
+        self._errors: dict[str, str] = {}
+
+    def schedule(self, uri: str, delay: float) -> None:
+        """Check a file after a delay, instead of a check that waits."""
+        if uri in self._waiting:
+            self._waiting[uri].cancel()
+        self._waiting[uri] = asyncio.ensure_future(self._check(uri, delay))
+
+    def close(self, uri: str) -> None:
+        """Cancel the check of a file, and remove its diagnostics."""
+        if uri in self._waiting:
+            self._waiting.pop(uri).cancel()
+        self._server.text_document_publish_diagnostics(
+            self._types.PublishDiagnosticsParams(uri, [])
         )
-        if key not in checkers:
-            checkers[key] = Checker(*key, processes=1)
-        (result,) = checkers[key].check([code])
-        return list(result.findings)
 
-    async def check(uri: str, delay: float) -> None:
+    async def _check(self, uri: str, delay: float) -> None:
+        from keras_bandgnn.programs.linting.source_code import SourceCode
+        from keras_bandgnn.programs.python_source.tokens import decode
+
         await asyncio.sleep(delay)
-        document = server.workspace.get_text_document(uri)
+        document = self._server.workspace.get_text_document(uri)
         if not document.path or urlsplit(uri).path.endswith(".ipynb"):
             return
         version = document.version
@@ -90,76 +129,71 @@ def make_server(options: argparse.Namespace):
         code = SourceCode(document.path, decode(document.source))
         loop = asyncio.get_running_loop()
         try:
-            findings = await loop.run_in_executor(worker, findings_in, code)
+            findings = await loop.run_in_executor(self._worker, self._findings, code)
         except Exception as error:
             # A wrong setting must not end the session, nor be shown at every change.
-            text = f"bandgnn: {error}"
-            if text not in errors.values():
-                kind = types.MessageType.Error
-                server.window_show_message(types.ShowMessageParams(kind, text))
-            errors[uri] = text
+            self._show_error(uri, f"bandgnn: {error}")
             return
-        solved = errors.get(uri)
-        for other in [key for key, text in errors.items() if text == solved]:
-            del errors[other]
-        codec = server.workspace.position_codec
-        diagnostics = []
-        for finding in findings:
-            line = finding.line - 1
-            ends = (finding.column - 1, finding.end_column - 1)
-            start, end = (
-                codec.position_to_client_units(code.lines, types.Position(line, column))
-                for column in ends
-            )
-            diagnostics.append(
-                types.Diagnostic(
-                    types.Range(start, end),
-                    finding.message,
-                    severity=types.DiagnosticSeverity.Warning,
-                    code="wrong-variable",
-                    source="bandgnn",
-                    data={"used": finding.used, "suggested": finding.suggested},
-                )
-            )
-        server.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri, diagnostics, version)
+        solved = self._errors.get(uri)
+        for other in [key for key, text in self._errors.items() if text == solved]:
+            del self._errors[other]
+        diagnostics = [self._diagnostic(code, finding) for finding in findings]
+        self._server.text_document_publish_diagnostics(
+            self._types.PublishDiagnosticsParams(uri, diagnostics, version)
         )
 
-    def schedule(uri: str, delay: float) -> None:
-        if uri in waiting:
-            waiting[uri].cancel()
-        waiting[uri] = asyncio.ensure_future(check(uri, delay))
+    def _findings(self, code: SourceCode) -> list:
+        """Return the findings in a file; it runs in the worker."""
+        from keras_bandgnn.programs.linting.checker import DEFAULT_MODEL, Checker
+        from keras_bandgnn.programs.linting.project_files import Exclude
+        from keras_bandgnn.programs.linting.settings import find_settings
 
-    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
-    async def opened(params) -> None:
-        schedule(params.text_document.uri, 0)
+        settings = find_settings([code.path])
+        if settings.file is not None:
+            if Exclude(settings.exclude, settings.file.parent).matches(code.path):
+                return []
+        least = self._options.min_confidence
+        key = (
+            self._options.model or settings.model or DEFAULT_MODEL,
+            settings.min_confidence if least is None else least,
+        )
+        if key not in self._checkers:
+            self._checkers[key] = Checker(*key, processes=1)
+        (result,) = self._checkers[key].check([code])
+        return list(result.findings)
 
-    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
-    async def saved(params) -> None:
-        schedule(params.text_document.uri, 0)
+    def _show_error(self, uri: str, text: str) -> None:
+        """Show the error of a file, unless it is shown for another one."""
+        if text not in self._errors.values():
+            kind = self._types.MessageType.Error
+            self._server.window_show_message(self._types.ShowMessageParams(kind, text))
+        self._errors[uri] = text
 
-    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
-    async def changed(params) -> None:
-        schedule(params.text_document.uri, options.delay)
-
-    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
-    async def closed(params) -> None:
-        uri = params.text_document.uri
-        if uri in waiting:
-            waiting.pop(uri).cancel()
-        server.text_document_publish_diagnostics(
-            types.PublishDiagnosticsParams(uri, [])
+    def _diagnostic(self, code: SourceCode, finding: Finding):
+        types, codec = self._types, self._server.workspace.position_codec
+        line = finding.line - 1
+        start, end = (
+            codec.position_to_client_units(code.lines, types.Position(line, column - 1))
+            for column in (finding.column, finding.end_column)
+        )
+        return types.Diagnostic(
+            types.Range(start, end),
+            finding.message,
+            severity=types.DiagnosticSeverity.Warning,
+            code="wrong-variable",
+            source="bandgnn",
+            data={"used": finding.used, "suggested": finding.suggested},
         )
 
-    kinds = types.CodeActionOptions([types.CodeActionKind.QuickFix])
+    def quick_fixes(self, uri: str, diagnostics: list) -> list:
+        """Return the actions that replace the variables of diagnostics."""
+        from keras_bandgnn.programs.python_source.tokens import decode
 
-    @server.feature(types.TEXT_DOCUMENT_CODE_ACTION, kinds)
-    async def actions(params) -> list:
-        uri = params.text_document.uri
-        document = server.workspace.get_text_document(uri)
+        types = self._types
+        document = self._server.workspace.get_text_document(uri)
         lines = decode(document.source).split("\n")
         fixes = []
-        for diagnostic in params.context.diagnostics:
+        for diagnostic in diagnostics:
             names = replacement(diagnostic.data)
             if diagnostic.source != "bandgnn" or names is None:
                 continue
@@ -177,8 +211,6 @@ def make_server(options: argparse.Namespace):
                 )
             )
         return fixes
-
-    return server
 
 
 def text_of(lines: list[str], place) -> str | None:

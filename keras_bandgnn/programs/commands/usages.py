@@ -256,6 +256,16 @@ def predict_usages(task, options: argparse.Namespace) -> int:
                 if write is not None:
                     line = json.dumps(dataclasses.asdict(item), allow_nan=False)
                     write((line + "\n").encode())
+    _print_outcome(options, coverage, best, "store" if store else "files")
+    if coverage.failed or not coverage.usages:
+        return 2
+    return 1 if best.count else 0
+
+
+def _print_outcome(
+    options: argparse.Namespace, coverage: Coverage, best: "_Best", unit: str
+) -> None:
+    """Print the usages, unless they went to standard output, and their counts."""
     if options.json == Path("-"):
         say = report.remark
     else:
@@ -265,14 +275,11 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     coverage.say(options.max_instances, say)
     if coverage.usages:
         say(
-            f"{coverage.usages} usages in {coverage.read} "
-            f"{'store' if store else 'files'}: {best.count} suspicious"
+            f"{coverage.usages} usages in {coverage.read} {unit}: "
+            f"{best.count} suspicious"
         )
     else:
         report.remark("nothing to check: no variable usage with two candidates")
-    if coverage.failed or not coverage.usages:
-        return 2
-    return 1 if best.count else 0
 
 
 class _Best:
