@@ -58,6 +58,8 @@ def structures(
 
 
 _FORMULA = re.compile(r"([A-Z][a-z]?)(\d*)")
+# What values of other types or forms raise when an entry is parsed.
+_ENTRY_ERRORS = (KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def read(
@@ -89,46 +91,24 @@ def read(
         ValueError: If keys are missing or an entry is inconsistent.
     """
     one_of("on_error", on_error, ("raise", "skip"))
-    path = next(iter(files.values()))
-    if "json" in files:
-        entries = read_json(path)
-        if not isinstance(entries, list) or not all(
-            isinstance(e, dict) for e in entries
-        ):
-            refuse_file(path, "to be a list of entries, objects of JSON", entries)
-    else:
-        entries = read_table(path).to_pylist()
+    form, path = next(iter(files.items()))
+    entries = _json_entries(path) if form == "json" else read_table(path).to_pylist()
     names = [target] if isinstance(target, str) else list(target)
-    numbers, positions, cells, values, info, problems = [], [], [], [], [], []
+    crystals, problems = [], []
     for entry in _distinct(entries):
         if any(entry.get(name) in (None, "") for name in names):
             continue
         try:
-            place = _parse_vectors(entry["positions_fractional"]).reshape(-1, 3)
-            shape = _cell(_parse_vectors(entry["geometry"]).reshape(6))
-            atoms = _composition(entry["compound"], len(place))
-            values.append([_finite_number(entry[name]) for name in names])
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            name = entry.get("auid") or entry.get("aurl")
-            missing = "no " if isinstance(error, KeyError) else ""
-            problems.append(f"{str(name)[:80]}: {missing}{str(error)[:200]}")
-            continue
-        numbers.append(atoms)
-        positions.append(place)
-        cells.append(shape)
-        info.append({k: entry[k] for k in ("compound", "auid", "aurl") if k in entry})
+            crystals.append(_crystal(entry, names))
+        except _ENTRY_ERRORS as error:
+            problems.append(_problem(entry, error))
     _report_problems(path, problems, on_error)
-    if not numbers:
+    if not crystals:
         raise ValueError(
             f"Expected entries with {', '.join(names)} in {path}. Received: none of "
             f"{len(entries)}. Choose another target."
         )
+    numbers, positions, cells, values, info = zip(*crystals, strict=True)
     cell = np.array(cells)
     num_nodes = np.array([len(atoms) for atoms in numbers])
     at = np.repeat(np.arange(len(num_nodes)), num_nodes)
@@ -139,8 +119,36 @@ def read(
         np.einsum("ni,nij->nj", np.concatenate(positions), cell[at]),
         cell,
         label[:, 0] if isinstance(target, str) else label,
-        info=info,
+        info=list(info),
     )
+
+
+def _crystal(entry: Mapping, names: Sequence[str]) -> tuple:
+    """Return atomic numbers, positions, cell, targets and metadata of an entry.
+
+    Raises:
+        KeyError: If it lacks a key; see `_ENTRY_ERRORS` for others.
+    """
+    place = _parse_vectors(entry["positions_fractional"]).reshape(-1, 3)
+    cell = _cell(_parse_vectors(entry["geometry"]).reshape(6))
+    atoms = _composition(entry["compound"], len(place))
+    targets = [_finite_number(entry[name]) for name in names]
+    info = {k: entry[k] for k in ("compound", "auid", "aurl") if k in entry}
+    return atoms, place, cell, targets, info
+
+
+def _problem(entry: Mapping, error: Exception) -> str:
+    """Return which entry cannot be read, and why."""
+    name = entry.get("auid") or entry.get("aurl")
+    missing = "no " if isinstance(error, KeyError) else ""
+    return f"{str(name)[:80]}: {missing}{str(error)[:200]}"
+
+
+def _json_entries(path: Path) -> list[dict]:
+    entries = read_json(path)
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        refuse_file(path, "to be a list of entries, objects of JSON", entries)
+    return entries
 
 
 def _distinct(entries: Iterable[dict]) -> Iterator[dict]:

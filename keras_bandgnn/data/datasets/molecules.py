@@ -81,39 +81,8 @@ def read_csv(
     if not numbers:
         refuse_file(path, "to have a column of targets, of numbers", table.column_names)
     label = pick_targets(numbers, target or _default(official or numbers))
-    graphs, rows, problems = [], [], []
-    smiles = [text or "" for text in table[column].to_pylist()]
-    if not all(isinstance(text, str) for text in smiles):
-        refuse_file(path, f"to have SMILES in the column {column!r}", smiles[:3])
-    for row, text in enumerate(smiles):
-        lines = len(text.splitlines())
-        if lines > 1:
-            # A quote without an end takes the rows up to the next quote.
-            received = f"{lines} lines in row {row + 1}: {text[:40]!r}"
-            refuse_file(
-                path, "to have SMILES of one line", received, "Close the quote there."
-            )
-    with progress_bar(f"Reading {path.name}", len(smiles), progress) as advance:
-        for row, text in enumerate(smiles):
-            try:
-                graphs.append(_graph(text))
-                rows.append(row)
-            except ValueError as error:
-                if on_error == "raise":
-                    raise ValueError(f"{path}, row {row + 1}: {error}") from error
-                problems.append(f"row {row + 1} ({text})")
-            advance(1)
-    if problems:
-        warnings.warn(
-            f"Skipped {len(problems)} of {len(smiles)} molecules of {path.name} that "
-            f"RDKit cannot read: {', '.join(problems[:5])}"
-            f"{', ...' if len(problems) > 5 else ''}.",
-            stacklevel=2,
-        )
-    if not graphs:
-        refuse_file(
-            path, "to have SMILES that RDKit reads", f"none in {len(smiles)} rows"
-        )
+    smiles = _smiles(path, table, column)
+    graphs, rows = _graphs(path, smiles, on_error, progress)
     flat = FlatGraphs.from_graphs(graphs)
     label = label[rows].astype(np.float64)
     extra = {"label/graph": narrowed("label", label, missing=True)}
@@ -128,10 +97,50 @@ def read_csv(
     return FlatGraphs.from_columns({**flat.columns(), **extra}, flat.info)
 
 
-def _graph(text: str) -> Graph:
+def _smiles(path: Path, table: Any, column: str) -> list[str]:
+    smiles = [text or "" for text in table[column].to_pylist()]
+    if not all(isinstance(text, str) for text in smiles):
+        refuse_file(path, f"to have SMILES in the column {column!r}", smiles[:3])
+    for row, text in enumerate(smiles):
+        lines = len(text.splitlines())
+        if lines > 1:
+            # A quote without an end takes the rows up to the next quote.
+            received = f"{lines} lines in row {row + 1}: {text[:40]!r}"
+            refuse_file(
+                path, "to have SMILES of one line", received, "Close the quote there."
+            )
+    return smiles
+
+
+def _graphs(
+    path: Path, smiles: list[str], on_error: str, progress: bool
+) -> tuple[list[Graph], list[int]]:
+    """Return the molecules that RDKit reads, and the row of each."""
     from keras_bandgnn.data.converters.smiles import from_smiles
 
-    return from_smiles(text)
+    graphs, rows, problems = [], [], []
+    with progress_bar(f"Reading {path.name}", len(smiles), progress) as advance:
+        for row, text in enumerate(smiles):
+            try:
+                graphs.append(from_smiles(text))
+                rows.append(row)
+            except ValueError as error:
+                if on_error == "raise":
+                    raise ValueError(f"{path}, row {row + 1}: {error}") from error
+                problems.append(f"row {row + 1} ({text})")
+            advance(1)
+    if problems:
+        warnings.warn(
+            f"Skipped {len(problems)} of {len(smiles)} molecules of {path.name} that "
+            f"RDKit cannot read: {', '.join(problems[:5])}"
+            f"{', ...' if len(problems) > 5 else ''}.",
+            stacklevel=3,
+        )
+    if not graphs:
+        refuse_file(
+            path, "to have SMILES that RDKit reads", f"none in {len(smiles)} rows"
+        )
+    return graphs, rows
 
 
 def _default(names: Mapping[str, Any]) -> str | list[str]:

@@ -174,23 +174,9 @@ def read_planetoid(files: Mapping[str, Path]):
     part = {role: read_pickle(path) for role, path in files.items() if role != "test"}
     rows = {}
     for name in ("x", "tx", "allx"):
-        classes, label = part[name.replace("x", "y")], files[name.replace("x", "y")]
-        matrix = part[name]
-        if not sp.issparse(matrix):
-            refuse_file(files[name], "to hold a sparse matrix", type(matrix).__name__)
-        fields = (matrix.data, matrix.indices, np.diff(matrix.indptr), matrix.shape[1])
-        rows[name] = dense_rows(files[name], name, *fields)
-        if not isinstance(classes, np.ndarray) or classes.ndim != 2:
-            refuse_file(
-                label, "to hold an array of a row per node", type(classes).__name__
-            )
-        if len(classes) != len(rows[name]) or not classes.shape[1]:
-            received = f"shape {classes.shape}"
-            refuse_file(
-                label, f"to have a class for each of {len(rows[name])} rows", received
-            )
-        if not np.isin(classes, (0, 1)).all() or (classes.sum(axis=1) > 1).any():
-            refuse_file(label, "to have rows of 0 with at most one 1", "others")
+        rows[name] = _planetoid_rows(files[name], name, part[name])
+        label = name.replace("x", "y")
+        _check_classes(files[label], part[label], len(rows[name]))
     test = read_matrix(files["test"])
     first_test, count = len(rows["allx"]), int(test.max()) + 1
     listed = first_test + len(rows["tx"])
@@ -228,6 +214,25 @@ def read_planetoid(files: Mapping[str, Path]):
     }
     ends = _neighbours(files["graph"], part["graph"])
     return _one_graph(files["graph"], *ends, feature, label, node)
+
+
+def _planetoid_rows(path: Path, name: str, matrix: Any) -> np.ndarray:
+    """Return the features of a sparse matrix, a row per node."""
+    if not sp.issparse(matrix):
+        refuse_file(path, "to hold a sparse matrix", type(matrix).__name__)
+    counts = np.diff(matrix.indptr)
+    return dense_rows(path, name, matrix.data, matrix.indices, counts, matrix.shape[1])
+
+
+def _check_classes(path: Path, classes: Any, count: int) -> None:
+    """Refuse what is no array of `count` rows, each with at most one 1."""
+    if not isinstance(classes, np.ndarray) or classes.ndim != 2:
+        refuse_file(path, "to hold an array of a row per node", type(classes).__name__)
+    if len(classes) != count or not classes.shape[1]:
+        received = f"shape {classes.shape}"
+        refuse_file(path, f"to have a class for each of {count} rows", received)
+    if not np.isin(classes, (0, 1)).all() or (classes.sum(axis=1) > 1).any():
+        refuse_file(path, "to have rows of 0 with at most one 1", "others")
 
 
 def _neighbours(path: Path, lists: Any) -> tuple[np.ndarray, np.ndarray]:

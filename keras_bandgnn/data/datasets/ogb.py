@@ -40,41 +40,15 @@ def read(
         ValueError: If files disagree in length.
     """
     raw = files["edges"].parent
-
-    def path(name: str) -> Path:
-        return raw / f"{name}.csv.gz"
-
-    def table(name: str) -> np.ndarray | None:
-        return read_matrix(path(name)) if path(name).exists() else None
-
-    num_nodes = read_integers(path("num-node-list"), 1)[:, 0]
-    num_edges = read_integers(path("num-edge-list"), 1)[:, 0]
-    ends = read_integers(path("edge"), 2)
-    for name, counts in (("num-node-list", num_nodes), ("num-edge-list", num_edges)):
-        if (
-            counts.min() < 0
-            or counts.max() > INT32_MAX
-            or len(counts) != len(num_nodes)
-        ):
-            received = f"{len(counts)} counts from {counts.min()} to {counts.max()}"
-            refuse_file(path(name), f"to have {len(num_nodes)} counts from 0", received)
-    if len(ends) != num_edges.sum():
-        received = f"{len(ends)}"
-        refuse_file(
-            path("edge"), f"to have {num_edges.sum()} lines, as many as edges", received
-        )
-    node = _features(raw, "node", table("node-feat"), int(num_nodes.sum()))
-    edge = _features(raw, "edge", table("edge-feat"), len(ends))
+    num_nodes, num_edges, ends = _sizes_and_ends(raw)
+    node = _features(raw, "node", int(num_nodes.sum()))
+    edge = _features(raw, "edge", len(ends))
     senders, receivers = ends[:, 0], ends[:, 1]
     if inverse_edges:
         senders, receivers, *repeated = both_ways(senders, receivers, *edge.values())
         edge, num_edges = dict(zip(edge, repeated, strict=True)), 2 * num_edges
-    label, level, rows = table("node-label"), "node", int(num_nodes.sum())
-    if label is None:
-        label, level, rows = table("graph-label"), "graph", len(num_nodes)
-    if label is not None and len(label) != rows:
-        name = path(f"{level}-label")
-        refuse_file(name, f"to have {rows} lines, one a {level}", f"{len(label)}")
+    label, level = _label(raw, num_nodes)
+    rows = int(num_nodes.sum()) if level == "node" else len(num_nodes)
     splits = _splits(raw.parent / "split", scheme, rows)
     context = {}
     if splits is not None and level == "node":
@@ -85,8 +59,6 @@ def read(
         context["split"] = np.full(rows, -1, np.int32)
         for code, ids in enumerate(splits):
             context["split"][ids] = code
-    if label is not None and label.shape[1] == 1:
-        label = label[:, 0]
     return FlatGraphs(
         num_nodes=num_nodes,
         num_edges=num_edges,
@@ -100,9 +72,50 @@ def read(
     )
 
 
-def _features(
-    raw: Path, level: str, feature: np.ndarray | None, count: int
-) -> dict[str, np.ndarray]:
+def _file(raw: Path, name: str) -> Path:
+    return raw / f"{name}.csv.gz"
+
+
+def _table(raw: Path, name: str) -> np.ndarray | None:
+    path = _file(raw, name)
+    return read_matrix(path) if path.exists() else None
+
+
+def _sizes_and_ends(raw: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the nodes and edges of each graph, and the ends of edges [E, 2]."""
+    num_nodes = read_integers(_file(raw, "num-node-list"), 1)[:, 0]
+    num_edges = read_integers(_file(raw, "num-edge-list"), 1)[:, 0]
+    ends = read_integers(_file(raw, "edge"), 2)
+    for name, counts in (("num-node-list", num_nodes), ("num-edge-list", num_edges)):
+        if (
+            counts.min() < 0
+            or counts.max() > INT32_MAX
+            or len(counts) != len(num_nodes)
+        ):
+            received = f"{len(counts)} counts from {counts.min()} to {counts.max()}"
+            expected = f"to have {len(num_nodes)} counts from 0"
+            refuse_file(_file(raw, name), expected, received)
+    if len(ends) != num_edges.sum():
+        expected = f"to have {num_edges.sum()} lines, as many as edges"
+        refuse_file(_file(raw, "edge"), expected, f"{len(ends)}")
+    return num_nodes, num_edges, ends
+
+
+def _label(raw: Path, num_nodes: np.ndarray) -> tuple[np.ndarray | None, str]:
+    """Return the labels of nodes or else of graphs, None without any, and which."""
+    label, level, rows = _table(raw, "node-label"), "node", int(num_nodes.sum())
+    if label is None:
+        label, level, rows = _table(raw, "graph-label"), "graph", len(num_nodes)
+    if label is not None and len(label) != rows:
+        name = _file(raw, f"{level}-label")
+        refuse_file(name, f"to have {rows} lines, one a {level}", f"{len(label)}")
+    if label is not None and label.shape[1] == 1:
+        label = label[:, 0]
+    return label, level
+
+
+def _features(raw: Path, level: str, count: int) -> dict[str, np.ndarray]:
+    feature = _table(raw, f"{level}-feat")
     features = {} if feature is None else {"feature": feature}
     for path in sorted(raw.glob(f"{level}_*.csv.gz")):
         name = path.name.removesuffix(".csv.gz").removeprefix(f"{level}_")

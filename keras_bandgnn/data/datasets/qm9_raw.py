@@ -66,14 +66,7 @@ def read_xyz(
     body = b"".join(atoms).replace(b"*^", b"e")
     symbols, numbers = _columns(body, what)
     table = read_matrix(b"".join(properties).replace(b"*^", b"e"), what, "\t")
-    if table.shape != (len(counts), 1 + len(_PROPERTIES)) or len(symbols) != sum(
-        counts
-    ):
-        received = f"{len(table)} of {table.shape[1]}, and {len(symbols)} atoms"
-        expected = f"to have {len(counts)} lines of {1 + len(_PROPERTIES)} properties"
-        refuse_file(what, f"{expected}, and {sum(counts)} atoms", received)
-    if not np.isfinite(table).all() or (table[:, 0] % 1).any():
-        refuse_file(what, "to have a number for each property", "a gap or a fraction")
+    _check_sizes(what, counts, table, symbols)
     order = np.argsort(table[:, 0], kind="stable")
     num_nodes, ids = np.array(counts), table[:, 0].astype(np.int64)
     rows = gather_rows(pointers(num_nodes), order)
@@ -88,6 +81,19 @@ def read_xyz(
     totals = dict(zip(_PROPERTIES, table[order, 1:].T, strict=True))
     graphs = _labelled(num_nodes[order], bonds, edges, node, totals, ids[order], target)
     return _characterised(graphs, ids[order], files["tar"], keep_uncharacterized)
+
+
+def _check_sizes(
+    what: str, counts: list[int], table: np.ndarray, symbols: np.ndarray
+) -> None:
+    """Refuse tables that do not have the rows of xyz files of these counts."""
+    shape = (len(counts), 1 + len(_PROPERTIES))
+    if table.shape != shape or len(symbols) != sum(counts):
+        received = f"{len(table)} of {table.shape[1]}, and {len(symbols)} atoms"
+        expected = f"to have {shape[0]} lines of {shape[1]} properties"
+        refuse_file(what, f"{expected}, and {sum(counts)} atoms", received)
+    if not np.isfinite(table).all() or (table[:, 0] % 1).any():
+        refuse_file(what, "to have a number for each property", "a gap or a fraction")
 
 
 def _xyz_files(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -174,17 +180,7 @@ def read_sdf(
             atoms += lines[4 : 4 + n]
             bonds += lines[4 + n : 4 + n + m]
             advance(1)
-    table = read_table(files["csv"])
-    lacking = {"mol_id", *_PROPERTIES} - set(table.column_names)
-    if lacking:
-        received = f"none of {', '.join(sorted(lacking))}"
-        refuse_file(files["csv"], "to have a column for each property", received)
-    if not titles or table["mol_id"].to_pylist() != titles:
-        raise ValueError(
-            f"Expected {files['csv']} to list the molecules of {files['sdf'].name} in "
-            f"their order. Received: {table.num_rows} rows for {len(titles)} blocks, "
-            "or other names. Download both files again."
-        )
+    totals = _sdf_totals(files, titles)
     num_nodes, num_bonds = np.array(counts).T
     node = {
         "atomic_number": _symbols(_field(atoms, 31, 34)),
@@ -200,14 +196,30 @@ def read_sdf(
         "edge_type": ends[2],
     }
     ids = np.array([int(t.rpartition("_")[2]) for t in titles], np.int64)
+    graphs = _labelled(num_nodes, edge, edges, node, totals, ids, target)
+    return _characterised(graphs, ids, files["sdf"], keep_uncharacterized)
+
+
+def _sdf_totals(files: Mapping[str, Path], titles: list[str]) -> dict[str, np.ndarray]:
+    """Return the properties of the molecules with these titles, by name, [n] each."""
+    table = read_table(files["csv"])
+    lacking = {"mol_id", *_PROPERTIES} - set(table.column_names)
+    if lacking:
+        received = f"none of {', '.join(sorted(lacking))}"
+        refuse_file(files["csv"], "to have a column for each property", received)
+    if not titles or table["mol_id"].to_pylist() != titles:
+        raise ValueError(
+            f"Expected {files['csv']} to list the molecules of {files['sdf'].name} in "
+            f"their order. Received: {table.num_rows} rows for {len(titles)} blocks, "
+            "or other names. Download both files again."
+        )
     totals = {name: table[name].to_numpy() for name in _PROPERTIES}
     for name, values in totals.items():
         if values.dtype.kind not in "if" or not np.isfinite(values).all():
             refuse_file(
                 files["csv"], f"to have numbers in the column {name!r}", "others"
             )
-    graphs = _labelled(num_nodes, edge, edges, node, totals, ids, target)
-    return _characterised(graphs, ids, files["sdf"], keep_uncharacterized)
+    return totals
 
 
 def _sdf_counts(path: Path, index: int, lines: list[bytes]) -> tuple[int, int]:

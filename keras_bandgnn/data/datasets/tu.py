@@ -45,17 +45,42 @@ def read(
     def rows(what: str, order: np.ndarray) -> np.ndarray | None:
         return _rows(table(what), order, f"{name}_{what}.txt", folder)
 
-    graph = read_integers(files["indicator"], 1)[:, 0]
-    ids, graph, num_nodes = np.unique(graph, return_inverse=True, return_counts=True)
-    if ids[0] not in (0, 1) or ids[-1] - ids[0] + 1 != len(ids):
-        received = f"{len(ids)} graphs, numbered from {ids[0]} to {ids[-1]}"
-        refuse_file(
-            files["indicator"], "to number graphs from 1 without gaps", received
-        )
+    graph, num_nodes = _graph_of_nodes(files["indicator"])
     order = np.argsort(graph, kind="stable")
     start = np.concatenate([[0], np.cumsum(num_nodes)])
     local = np.empty(len(graph), np.int64)
     local[order] = np.arange(len(graph)) - np.repeat(start[:-1], num_nodes)
+    ends = _ends(files, graph)
+    graph_of_edge = graph[ends[:, 0]]
+    by_graph = np.argsort(graph_of_edge, kind="stable")
+    ends = local[ends[by_graph]]
+    edge_type, edge = _edge_features(
+        rows("edge_labels", by_graph), rows("edge_attributes", by_graph)
+    )
+    return FlatGraphs(
+        num_nodes=num_nodes,
+        num_edges=np.bincount(graph_of_edge, minlength=len(num_nodes)),
+        senders=ends[:, 0],
+        receivers=ends[:, 1],
+        edge_type=edge_type,
+        node=_node_features(rows("node_labels", order), rows("node_attributes", order)),
+        edge=edge,
+        label=_label(table("graph_labels"), table("graph_attributes"), target, name),
+    )
+
+
+def _graph_of_nodes(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the graph of each node, int64 [N] from 0, and the nodes of each graph."""
+    graph = read_integers(path, 1)[:, 0]
+    ids, graph, num_nodes = np.unique(graph, return_inverse=True, return_counts=True)
+    if ids[0] not in (0, 1) or ids[-1] - ids[0] + 1 != len(ids):
+        received = f"{len(ids)} graphs, numbered from {ids[0]} to {ids[-1]}"
+        refuse_file(path, "to number graphs from 1 without gaps", received)
+    return graph, num_nodes
+
+
+def _ends(files: Mapping[str, Path], graph: np.ndarray) -> np.ndarray:
+    """Return the nodes that edges join, int64 [E, 2], from the graph of each node."""
     ends = read_integers(files["edges"], 2)
     if ends.size and not 1 <= ends.min() <= ends.max() <= len(graph):
         raise ValueError(
@@ -71,37 +96,35 @@ def read(
             f"Expected both ends of an edge in one graph. Received: line {line} of "
             f"{files['edges']}. Download the data set again."
         )
-    by_graph = np.argsort(home[:, 0], kind="stable")
-    ends = local[ends[by_graph]]
+    return ends
+
+
+def _edge_features(
+    labels: np.ndarray | None, attributes: np.ndarray | None
+) -> tuple[np.ndarray | None, dict[str, np.ndarray]]:
+    """Return the types of edges, from one column of labels, and their features."""
     edge_type, edge = None, {}
-    labels = rows("edge_labels", by_graph)
     if labels is not None:
         labels = _from_zero(labels)
         if labels.shape[1] == 1:
             edge_type = labels[:, 0]
         else:
             edge["label"] = labels
-    attributes = rows("edge_attributes", by_graph)
     if attributes is not None:
         edge["feature"] = attributes.astype(np.float64)
+    return edge_type, edge
+
+
+def _node_features(
+    kinds: np.ndarray | None, attributes: np.ndarray | None
+) -> dict[str, np.ndarray]:
     node = {}
-    kinds = rows("node_labels", order)
     if kinds is not None:
         kinds = _from_zero(kinds)
         node["type"] = kinds[:, 0] if kinds.shape[1] == 1 else kinds
-    attributes = rows("node_attributes", order)
     if attributes is not None:
         node["feature"] = attributes.astype(np.float64)
-    return FlatGraphs(
-        num_nodes=num_nodes,
-        num_edges=np.bincount(home[:, 0], minlength=len(ids)),
-        senders=ends[:, 0],
-        receivers=ends[:, 1],
-        edge_type=edge_type,
-        node=node,
-        edge=edge,
-        label=_label(table("graph_labels"), table("graph_attributes"), target, name),
-    )
+    return node
 
 
 def _rows(
