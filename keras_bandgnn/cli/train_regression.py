@@ -48,6 +48,30 @@ def load_splits(options: argparse.Namespace) -> dict:
     return {s: FlatGraphs.concatenate(parts_of(store)) for s, store in stores.items()}
 
 
+def _make_transformer(options: argparse.Namespace, graphs):
+    """Return a new graph transformer that reads all node features."""
+    from keras_bandgnn import models
+    from keras_bandgnn.layers.encoder_inputs import inputs_of
+
+    kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
+    arguments = {"num_layers": options.layers or 4, "attention": options.attention}
+    if options.model == "graphormer":
+        arguments["max_distance"] = 5
+    if options.attention in ("periodic", "full"):
+        largest = max(int(part.num_nodes.max()) for part in graphs.values())
+        arguments["max_length"] = largest
+    types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
+    # One more type for pairs without an edge.
+    types = types + 1 if types > 1 else 1
+    return kind[options.model](
+        inputs_of(list(graphs.values())),
+        options.hidden,
+        dropout=options.dropout,
+        num_edge_types=types,
+        **arguments,
+    )
+
+
 def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
     """Return a new backbone, and the arguments of its head.
 
@@ -59,28 +83,9 @@ def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
     import numpy as np
 
     from keras_bandgnn import layers, models
-    from keras_bandgnn.layers.encoder_inputs import inputs_of
 
     if options.model in TRANSFORMERS:
-        kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
-        arguments = {"num_layers": options.layers or 4, "attention": options.attention}
-        if options.model == "graphormer":
-            arguments["max_distance"] = 5
-        if options.attention in ("periodic", "full"):
-            largest = max(int(part.num_nodes.max()) for part in graphs.values())
-            arguments["max_length"] = largest
-        types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
-        # One more type for pairs without an edge.
-        types = types + 1 if types > 1 else 1
-        inputs = inputs_of(list(graphs.values()))
-        backbone = kind[options.model](
-            inputs,
-            options.hidden,
-            dropout=options.dropout,
-            num_edge_types=types,
-            **arguments,
-        )
-        return backbone, {}
+        return _make_transformer(options, graphs), {}
     numbers = [part.node.get("atomic_number") for part in graphs.values()]
     if any(values is None for values in numbers):
         raise ValueError(

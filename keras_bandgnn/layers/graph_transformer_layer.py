@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     )
 
 
+def _norm(layer, rows: Tensor, again: bool) -> Tensor:
+    """Normalise rows; a norm stores four times its input unless computed again."""
+    return checkpoint(layer, rows) if again else layer(rows)
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GraphTransformerLayer(BatchLayer):
     """One pre-norm block of a graph transformer.
@@ -133,6 +138,10 @@ class GraphTransformerLayer(BatchLayer):
         rows = self.attention_norm(rows)
         return self.attention.query_dense(rows), self.attention.key_dense(rows)
 
+    def _network(self, rows: Tensor, again: bool) -> Tensor:
+        """Return the output of the feed-forward network for rows [..., H]."""
+        return self.outer_dense(self.inner_dense(_norm(self.ffn_norm, rows, again)))
+
     def call(
         self,
         states: Tensor,
@@ -159,10 +168,6 @@ class GraphTransformerLayer(BatchLayer):
         count = ops.shape(states)[1]
         again = self.remat and training
 
-        def norm(layer, rows):
-            # A norm stores four times its input for the gradient.
-            return checkpoint(layer, rows) if again else layer(rows)
-
         def attend(rows):
             both = (rows, None)
             if tokens is not None:
@@ -173,17 +178,14 @@ class GraphTransformerLayer(BatchLayer):
                 *biases,
                 both[1],
                 training=training,
-                norm=lambda rows: norm(self.attention_norm, rows),
+                norm=lambda rows: _norm(self.attention_norm, rows, again),
             )
             if tokens is not None:
                 out = ops.concatenate(out, axis=1)
             return rows + self.dropout_layer(out, training=training)
 
-        def network(rows):
-            return self.outer_dense(self.inner_dense(norm(self.ffn_norm, rows)))
-
         def feed(rows):
-            out = by_rows(network, rows)
+            out = by_rows(lambda rows: self._network(rows, again), rows)
             return rows + self.dropout_layer(out, training=training)
 
         # Tokens are the rows after those of the nodes.

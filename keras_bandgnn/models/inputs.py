@@ -161,14 +161,7 @@ def read_inputs(name: str, x: Any) -> Inputs:
     if getattr(getattr(x, "dtype", None), "kind", None) == "O":
         # An array of NumPy or a series of pandas with graphs.
         x = x.tolist()
-    sample = x[0] if isinstance(x, list | tuple) and x else x
-    library = type(sample).__module__.partition(".")[0]
-    if library in _CONVERTERS:
-        raise ValueError(
-            "Expected graphs of keras_bandgnn. Received: "
-            f"{type(sample).__module__}.{type(sample).__name__}. Convert each with "
-            f"keras_bandgnn.data.{_CONVERTERS[library]}."
-        )
+    _refuse_foreign(x)
     if is_graphs(x):
         return Inputs(GRAPHS, x, x)
     dataset = getattr(x, "dataset", None)
@@ -177,6 +170,18 @@ def read_inputs(name: str, x: Any) -> Inputs:
         refuse(name, "graphs", x, f"Pass {name}.dataset: tasks batch graphs.")
     _check_arrays(name, x)
     return Inputs(BATCHES, x, x)
+
+
+def _refuse_foreign(x: Any) -> None:
+    """Refuse graphs of libraries from which there is a converter."""
+    sample = x[0] if isinstance(x, list | tuple) and x else x
+    library = type(sample).__module__.partition(".")[0]
+    if library in _CONVERTERS:
+        raise ValueError(
+            "Expected graphs of keras_bandgnn. Received: "
+            f"{type(sample).__module__}.{type(sample).__name__}. Convert each with "
+            f"keras_bandgnn.data.{_CONVERTERS[library]}."
+        )
 
 
 def read_validation(data: Any) -> tuple[Inputs, tuple]:

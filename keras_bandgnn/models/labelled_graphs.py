@@ -18,7 +18,7 @@ from keras_bandgnn.data.flat_columns import (
 )
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.inputs import read_graphs, read_inputs
+from keras_bandgnn.models.inputs import Inputs, read_graphs, read_inputs
 from keras_bandgnn.models.item_labels import (
     check_index,
     check_size,
@@ -65,11 +65,10 @@ def labelled(
     if all(option is None for option in (y, sample_weight, class_weight, split)):
         return inputs.data, None
     graphs, order = graphs_for_labels(name, inputs.data)
-    items, positions = inputs.items, inputs.positions
-    if positions is not None:
+    if inputs.positions is not None:
         options = {
-            "positions": positions,
-            "count": len(items),
+            "positions": inputs.positions,
+            "count": len(inputs.items),
             "graphs": graphs,
             "level": task.output_level,
             "node_set": node_set,
@@ -77,34 +76,40 @@ def labelled(
         y = rows_of("y", y, **options)
         sample_weight = rows_of(SAMPLE_WEIGHT, sample_weight, **options)
     names = getattr(task, "class_names", None)
+    y = class_numbers(y, names)
     if node_set is not None:
-        y = None if y is None else class_numbers(y, names)
         y = _of_nodes("y", graphs, y, node_set)
         sample_weight = _of_nodes(SAMPLE_WEIGHT, graphs, sample_weight, node_set)
     if y is not None:
         level = "graph" if task.output_level == "candidate" else task.output_level
-        graphs = with_labels(graphs, class_numbers(y, names), level, order)
+        graphs = with_labels(graphs, y, level, order)
     if sample_weight is not None:
         graphs = with_sample_weights(graphs, sample_weight, order)
     valid = None
     if split is not None:
-        encoder = groups = None
-        if positions is not None:
-            # Graphs are compared as the model sees them.
-            encoder = task.preprocessor.encoder
-            groups = [
-                b"%d" % i if isinstance(items[i], Graph) else encoder.group(items[i])
-                for i in positions
-            ]
-        if task.preprocessor is not None:
-            # Also for the comparison; loaders do not transform them again.
-            graphs = task.preprocessor.transform(graphs)
-        groups = same_to_model(task, graphs, encoder, groups)
-        graphs, valid = split_off(graphs, split, groups)
+        graphs, valid = _split_off_groups(task, inputs, graphs, split)
     if class_weight is not None:
         num_classes = None if task.labels is None else task.labels.num_classes
         graphs = with_class_weights(graphs, class_weight, num_classes, names)
     return graphs, valid
+
+
+def _split_off_groups(task, inputs: Inputs, graphs: FlatGraphs, split: float) -> tuple:
+    """Return graphs to train and to validate on; equal ones are on one side."""
+    encoder = groups = None
+    if inputs.positions is not None:
+        # Graphs are compared as the model sees them.
+        encoder = task.preprocessor.encoder
+        items = inputs.items
+        groups = [
+            b"%d" % i if isinstance(items[i], Graph) else encoder.group(items[i])
+            for i in inputs.positions
+        ]
+    if task.preprocessor is not None:
+        # Also for the comparison; loaders do not transform them again.
+        graphs = task.preprocessor.transform(graphs)
+    groups = same_to_model(task, graphs, encoder, groups)
+    return split_off(graphs, split, groups)
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:
@@ -237,13 +242,13 @@ def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
     """Convert labels that are names of classes to numbers; return others unchanged.
 
     Args:
-        y: Labels, or a list of arrays of them.
+        y: Labels, or a list of arrays of them; None without labels.
         names: Names of the classes; None for classes without names.
 
     Raises:
         ValueError: For a name that is no class. None and NaN are missing labels, -1.
     """
-    if names is None:
+    if y is None or names is None:
         return y
     refuse_masked("y", y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else y

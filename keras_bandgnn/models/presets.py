@@ -276,21 +276,7 @@ def load_task(
     boolean("load_weights", load_weights)
     backbone = optional(mapping, "backbone", backbone)
     path = preset_folder(preset)
-    if not (path / paths.TASK).is_file():
-        raise ValueError(
-            f"Expected a preset of a task. Received: {path} holds a backbone alone: "
-            f"there is no {paths.TASK}. Get that file, too, or train a task. In "
-            f"Python, call {cls.__name__}(Backbone.from_preset(...), ...)."
-        )
-    entry = files.read(path / paths.TASK)
-    task_class = _class_of(entry, base, path / paths.TASK)
-    if not issubclass(task_class, cls):
-        raise ValueError(
-            f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{task_class.__name__}. Name a preset of that task. In Python, call "
-            f"{task_class.__name__}.from_preset(...), or "
-            f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
-        )
+    task_class, entry = _task_entry(cls, base, path)
     config = task_class.head_overrides(entry["config"], head)
     stored_config = task_class.head_overrides(entry["config"], {})
     same_head = _without_names(config) == _without_names(stored_config)
@@ -299,18 +285,8 @@ def load_task(
     backbone_model = load_backbone(
         backbone_base, backbone_base, path, load_weights, dtype, backbone
     )
-    preprocessor = None
-    if (path / paths.PREPROCESSOR).is_file():
-        stored_preprocessor = files.read(path / paths.PREPROCESSOR)
-        with reading(path / paths.PREPROCESSOR):
-            preprocessor = GraphPreprocessor.from_config(stored_preprocessor["config"])
-    elif stored.has_preprocessor:
-        raise ValueError(
-            f"Expected the preset {path} to hold {paths.PREPROCESSOR}, as "
-            f"{paths.METADATA} says. Received: none. Copy the whole folder again."
-        )
     # Constructors of custom tasks need not take `compile`.
-    arguments = {"preprocessor": preprocessor}
+    arguments = {"preprocessor": _preprocessor(path, stored)}
     if not boolean("compile", compile):
         arguments["compile"] = False
 
@@ -330,6 +306,40 @@ def load_task(
     if load_weights and same_head:
         _load_weights(_head_model(task), path / paths.HEAD, path / paths.TASK)
     return task
+
+
+def _task_entry(cls: type, base: type, path: Path) -> tuple[type, dict]:
+    """Return the class of a stored task, which is `cls` or one of it, and its file."""
+    if not (path / paths.TASK).is_file():
+        raise ValueError(
+            f"Expected a preset of a task. Received: {path} holds a backbone alone: "
+            f"there is no {paths.TASK}. Get that file, too, or train a task. In "
+            f"Python, call {cls.__name__}(Backbone.from_preset(...), ...)."
+        )
+    entry = files.read(path / paths.TASK)
+    task_class = _class_of(entry, base, path / paths.TASK)
+    if not issubclass(task_class, cls):
+        raise ValueError(
+            f"Expected a preset for {cls.__name__}. Received: {path} holds a "
+            f"{task_class.__name__}. Name a preset of that task. In Python, call "
+            f"{task_class.__name__}.from_preset(...), or "
+            f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
+        )
+    return task_class, entry
+
+
+def _preprocessor(path: Path, stored: _PresetFiles) -> GraphPreprocessor | None:
+    """Return the preprocessor of a preset, None if it was saved without one."""
+    if (path / paths.PREPROCESSOR).is_file():
+        entry = files.read(path / paths.PREPROCESSOR)
+        with reading(path / paths.PREPROCESSOR):
+            return GraphPreprocessor.from_config(entry["config"])
+    if stored.has_preprocessor:
+        raise ValueError(
+            f"Expected the preset {path} to hold {paths.PREPROCESSOR}, as "
+            f"{paths.METADATA} says. Received: none. Copy the whole folder again."
+        )
+    return None
 
 
 def _without_names(config: Mapping) -> dict:

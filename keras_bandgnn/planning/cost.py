@@ -196,6 +196,16 @@ def calibrate(
     return Hardware(rates, itemsize, machine(dtype), date)
 
 
+def _chain(x, weight):
+    for _ in range(_CHAIN):
+        x = ops.matmul(x, weight)
+    return x
+
+
+def _grouped(x, kernel, types):
+    return graph_ops.grouped_matmul(x, types, kernel)
+
+
 def _trials(dtype: str, itemsize: int, rows: int) -> tuple[list, list[Callable]]:
     """Return (rate, amount of work in its unit) of steps, and functions that run them.
 
@@ -218,26 +228,17 @@ def _trials(dtype: str, itemsize: int, rows: int) -> tuple[list, list[Callable]]
     def ascending(limit, count):
         return ops.sort(ids(limit, count), axis=1)
 
-    def chain(x, weight):
-        for _ in range(_CHAIN):
-            x = ops.matmul(x, weight)
-        return x
-
-    add("launch", 3 * _CHAIN, chain, (states(8, 8), states(8, 8) / 8))
+    add("launch", 3 * _CHAIN, _chain, (states(8, 8), states(8, 8) / 8))
     for n in SIZES["matmul"]:
         add("matmul", 6 * rows * n * n, ops.matmul, (states(rows, n), states(n, n)))
     for n in SIZES["blocks"]:
         x, blocks = states(rows // n, n, _WIDTH), states(rows // n, n, n)
         flops = 4 * rows * n * _WIDTH
         add("blocks", flops, lambda x, blocks: ops.matmul(blocks, x), (x,), blocks)
-
-    def grouped(x, kernel, types):
-        return graph_ops.grouped_matmul(x, types, kernel)
-
     x, kernel = states(1, rows, _WIDTH), states(_TYPES, _WIDTH, _WIDTH)
     for n in SIZES["grouped"]:
         flops, types = 6 * rows * _WIDTH**2, ascending(_TYPES, rows // n)
-        add("grouped", flops, grouped, (x, kernel), types)
+        add("grouped", flops, _grouped, (x, kernel), types)
     # About as many rows are gathered and summed as a sparse graph has edges.
     count, moved = 2 * rows, 2 * rows * _WIDTH * itemsize
     index = graph_ops.with_scatter_index(ids(rows, count), rows)

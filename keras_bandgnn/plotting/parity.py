@@ -109,18 +109,7 @@ def plot_parity(
     width = 4.2 if wide == 1 else 2.9 * wide
     figure = new_figure(width, (1.38 * width / wide) * high + (0.3 if title else 0))
     grid = figure.subplots(2 * high, wide, squeeze=False, height_ratios=[4, 1] * high)
-    for place in range(high * wide):
-        row, column = divmod(place, wide)
-        upper, lower = grid[2 * row, column], grid[2 * row + 1, column]
-        if place >= count:
-            upper.remove()
-            lower.remove()
-            continue
-        y, y_pred = true[:, place], predicted[:, place]
-        _points(upper, y, y_pred, targets[place], units[place])
-        style_axes(upper, title=targets[place])
-        _histogram(lower, y, y_pred, units[place])
-        style_axes(lower, grid=None)
+    _panels(grid, true, predicted, targets, units)
     if title:
         figure.suptitle(title, fontsize=11.5, color=INK)
     return figure
@@ -135,6 +124,27 @@ def _one_each(name: str, values: Any, count: int, gaps: bool = False) -> list[st
     if len(values) != count:
         refuse(name, f"one string for each of {count} targets", values)
     return values
+
+
+def _panels(
+    grid: np.ndarray,
+    true: np.ndarray,
+    predicted: np.ndarray,
+    targets: list[str],
+    units: list[str],
+) -> None:
+    """Plot each target into a column of two axes; remove the axes left over."""
+    columns = np.stack([grid[::2].reshape(-1), grid[1::2].reshape(-1)], axis=1)
+    for place, (upper, lower) in enumerate(columns):
+        if place >= len(targets):
+            upper.remove()
+            lower.remove()
+            continue
+        y, y_pred = true[:, place], predicted[:, place]
+        _points(upper, y, y_pred, targets[place], units[place])
+        style_axes(upper, title=targets[place])
+        _histogram(lower, y, y_pred, units[place])
+        style_axes(lower, grid=None)
 
 
 def _points(axes: Any, true, predicted, target: str, unit: str) -> None:

@@ -85,14 +85,7 @@ def plot_schema(
     optional(string, "title", title)
     schema = _schema_of(source)
     names = _order(schema)
-    ends = [end for key in schema.edges for end in (key[0], key[2])]
-    widths = [
-        max(
-            0.4 + _CHARACTER * max(map(len, schema.nodes[name])),
-            0.2 * (1 + ends.count(name)),
-        )
-        for name in names
-    ]
+    widths = _widths(schema, names)
     lefts = np.cumsum([0, *(width + _GAP for width in widths[:-1])])
     boxes = dict(zip(names, zip(lefts.tolist(), widths, strict=True), strict=True))
     arrows = _arrows(schema, boxes)
@@ -194,6 +187,18 @@ def _order(schema: _Schema) -> Sequence[str]:
         return sum(map(abs, steps)) + 0.1 * sum(step < 0 for step in forward)
 
     return min(itertools.permutations(names), key=length)
+
+
+def _widths(schema: _Schema, names: Sequence[str]) -> list[float]:
+    """Return the widths of boxes, with room for their texts and the ends of arrows."""
+    ends = [end for key in schema.edges for end in (key[0], key[2])]
+    return [
+        max(
+            0.4 + _CHARACTER * max(map(len, schema.nodes[name])),
+            0.2 * (1 + ends.count(name)),
+        )
+        for name in names
+    ]
 
 
 def _arrows(schema: _Schema, boxes: dict[str, tuple[float, float]]) -> list[_Arrow]:

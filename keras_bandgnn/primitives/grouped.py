@@ -195,11 +195,16 @@ class Grouped(Primitive):
         read = transposed(place, node_of_pair, (rows, nodes), rows, f"{key}.row")
         names = ("row", "column", "pointer")
         arrays |= {f"node_{name}": read[name] for name in names}
+        arrays["degree"] = self._degree(edges)
+        return arrays
+
+    @staticmethod
+    def _degree(edges: Edges) -> np.ndarray:
+        """Return the weights of edges into each node, by type, float32 [N, P]."""
         pair = edges.receiver * edges.num_types + edges.type
         size = edges.num_nodes * edges.num_types
         degree = np.bincount(pair, edges.weight, minlength=size)
-        arrays["degree"] = degree.astype(np.float32).reshape(-1, edges.num_types)
-        return arrays
+        return degree.astype(np.float32).reshape(-1, edges.num_types)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """The matrix of the edges, and that of the rows of each node."""

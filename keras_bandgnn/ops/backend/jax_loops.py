@@ -81,6 +81,13 @@ def _late_zeros(after, shape, dtype):
     return jnp.full(shape, jnp.minimum(sign, 0).astype(dtype))
 
 
+def _merged(floats, values, others):
+    """Return the values, in their order, where `floats`, and `others` elsewhere."""
+    values = iter(values)
+    pairs = zip(floats, others, strict=True)
+    return [next(values) if is_float else other for is_float, other in pairs]
+
+
 def map_rows(function, arrays, closed_over, size):
     """Map a function over chunks of rows; the gradient recomputes each chunk.
 
@@ -117,9 +124,7 @@ def map_rows(function, arrays, closed_over, size):
         ]
 
         def of_learnt(rows, learnt):
-            learnt = iter(learnt)
-            pairs = zip(closed_over, floats, strict=True)
-            return function(rows, [next(learnt) if f else c for c, f in pairs])
+            return function(rows, _merged(floats, learnt, closed_over))
 
         def once(carry, number):
             d_arrays, d_learnt = carry
@@ -139,8 +144,7 @@ def map_rows(function, arrays, closed_over, size):
         zeros = [_late_zeros(slopes[0], a.shape, a.dtype) for a in arrays]
         carry = zeros, [jnp.zeros_like(c) for c in learnt]
         (d_arrays, d_learnt), _ = jax.lax.scan(once, carry, jnp.arange(pieces))
-        d_learnt = iter(d_learnt)
-        return d_arrays, [next(d_learnt) if f else None for f in floats]
+        return d_arrays, _merged(floats, d_learnt, [None] * len(floats))
 
     run.defvjp(lambda *arguments: (forward(*arguments), arguments), backward)
     return run(arrays, closed_over)

@@ -137,22 +137,30 @@ def learn_attributes(
                 f"categories. Received: both {number!r:.30} and {text[0]!r:.30}. Write "
                 f"one kind. {_advice(what)}"
             )
-        shapes = {np.shape(value) for value in present}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"Expected the {what} attribute {name!r} to be numbers of one shape. "
-                f"Received: shapes {sorted(shapes)}. Pad them to one shape. "
-                f"{_advice(what)}"
-            )
-        learnt[name] = {"number": list(shapes.pop())}
-        rows = np.array([np.ravel(value) for value in present], np.float64)
-        # Infinite numbers are refused, with their position, when they are encoded.
-        rows = rows[np.isfinite(rows).all(axis=1)]
-        if standardize and rows.size:
-            std = rows.std(axis=0)
-            learnt[name]["mean"] = rows.mean(axis=0).tolist()
-            learnt[name]["std"] = np.where(std > 0, std, 1.0).tolist()
+        learnt[name] = _learn_numbers(what, name, present, standardize)
     return learnt
+
+
+def _learn_numbers(
+    what: str, name: str, values: list, standardize: bool
+) -> dict[str, list]:
+    """Return the shape of numbers, with the mean and deviation if standardized."""
+    shapes = {np.shape(value) for value in values}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"Expected the {what} attribute {name!r} to be numbers of one shape. "
+            f"Received: shapes {sorted(shapes)}. Pad them to one shape. "
+            f"{_advice(what)}"
+        )
+    spec = {"number": list(shapes.pop())}
+    rows = np.array([np.ravel(value) for value in values], np.float64)
+    # Infinite numbers are refused, with their position, when they are encoded.
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    if standardize and rows.size:
+        std = rows.std(axis=0)
+        spec["mean"] = rows.mean(axis=0).tolist()
+        spec["std"] = np.where(std > 0, std, 1.0).tolist()
+    return spec
 
 
 def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.ndarray:

@@ -160,10 +160,10 @@ class NegativeSampler:
         pairs = as_pairs("pairs", pairs, num_nodes)
         if not len(pairs):
             return lambda index, rng: pairs
-        true = [pairs.without_time()]
+        true = pairs.without_time()
         if known is not None:
-            true.append(as_pairs("known", known, num_nodes).without_time())
-        true = NodePairs.concatenate(true)
+            known = as_pairs("known", known, num_nodes)
+            true = NodePairs.concatenate([true, known.without_time()])
         taken = true if self.exclude_known else true.take(slice(0))
         # Ends of "typed" stay those of the pairs: users rate items, not items users.
         if boolean("undirected", undirected):
@@ -179,15 +179,7 @@ class NegativeSampler:
             # Where no node of the type is free.
             sides += self._sides("source", nodes, pairs, taken, true, num_nodes)
         free = np.stack([side.free > 0 for _, side in sides])
-        if not free.any(axis=0).all():
-            k = int(np.flatnonzero(~free.any(axis=0))[0])
-            raise ValueError(
-                "Expected a free node for each of `pairs`. Received: the pair of nodes "
-                f"{pairs.senders[k]} and {pairs.receivers[k]} of type "
-                f"{pairs.types[k]}, for which all pairs that replace={self.replace!r} "
-                "could draw are known. Use kind='uniform', replace='either', or "
-                "exclude_known=False."
-            )
+        self._check_free(pairs, free)
 
         def draw(index, rng) -> NodePairs:
             positive, able = pairs.take(index), free[:, index]
@@ -206,6 +198,18 @@ class NegativeSampler:
             return NodePairs(senders, receivers, types, time=self._times(positive))
 
         return draw
+
+    def _check_free(self, pairs: NodePairs, free: np.ndarray) -> None:
+        """Refuse pairs without a free node at any end; free is bool [ends, n]."""
+        if not free.any(axis=0).all():
+            k = int(np.flatnonzero(~free.any(axis=0))[0])
+            raise ValueError(
+                "Expected a free node for each of `pairs`. Received: the pair of nodes "
+                f"{pairs.senders[k]} and {pairs.receivers[k]} of type "
+                f"{pairs.types[k]}, for which all pairs that replace={self.replace!r} "
+                "could draw are known. Use kind='uniform', replace='either', or "
+                "exclude_known=False."
+            )
 
     def _sides(
         self, kind, nodes, pairs, taken, true, num_nodes, node_types=None

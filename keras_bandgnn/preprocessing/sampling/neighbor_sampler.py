@@ -179,14 +179,7 @@ class NeighborSampler(Sampler):
             for fan_out in self.fan_outs:
                 drawn, count = self.draw(graph, frontier, fan_out, rng)
                 sender = graph.senders[drawn]
-                new = sender[number[sender] < 0]
-                # Deduplicate: keep the last occurrence of each node.
-                place = np.arange(len(new), dtype=np.int32)
-                number[new] = place
-                frontier = new[number[new] == place].astype(np.int64)
-                number[frontier] = np.arange(
-                    ends[-1], ends[-1] + len(frontier), dtype=np.int32
-                )
+                frontier = _number_new(number, sender, ends[-1])
                 nodes.append(frontier)
                 ends.append(ends[-1] + len(frontier))
                 edges.append(drawn)
@@ -425,6 +418,17 @@ class NeighborSampler(Sampler):
             new = min(limit, num_nodes - nodes[-1])
             nodes.append(nodes[-1] + new)
         return nodes, edges
+
+
+def _number_new(number: np.ndarray, nodes: np.ndarray, first: int) -> np.ndarray:
+    """Number the nodes that have no number yet, and return them, each once."""
+    new = nodes[number[nodes] < 0]
+    # The last occurrence of each node counts.
+    place = np.arange(len(new), dtype=np.int32)
+    number[new] = place
+    new = new[number[new] == place].astype(np.int64)
+    number[new] = np.arange(first, first + len(new), dtype=np.int32)
+    return new
 
 
 def _rows(graph: SampledGraph, nodes, kind, ranks) -> tuple:
