@@ -140,17 +140,23 @@ def pack_pairs(
     flat_sender = np.zeros(starts[-1] * size, np.int32)
     shift = (starts[:-1] * size).repeat(lengths).repeat(pair_counts)
     flat_sender[place + shift] = sender
-    # Padding has the last type: types stay sorted.
-    flat_kind = np.full(starts[-1], num_types - 1, np.int32)
-    types = np.arange(num_types, dtype=np.int32)
-    for start, group_counts in zip(starts.tolist(), needed, strict=False):
-        values = types.repeat(group_counts)
-        flat_kind[start : start + len(values)] = values
     return PackedPairs(
         grouped,
         place.astype(np.int32),
         flat_sender,
-        flat_kind,
+        _types_of_groups(needed, starts),
         starts.tolist(),
         budgets,
     )
+
+
+def _types_of_groups(needed: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the type of each group, int32, from the groups [S, P] of each type."""
+    num_types = needed.shape[1]
+    # Padding has the last type: types stay sorted.
+    kind = np.full(starts[-1], num_types - 1, np.int32)
+    types = np.arange(num_types, dtype=np.int32)
+    for start, counts in zip(starts.tolist(), needed, strict=False):
+        values = types.repeat(counts)
+        kind[start : start + len(values)] = values
+    return kind

@@ -368,18 +368,7 @@ def with_class_weights(
             f"class_weight={'balanced' if balanced else dict(class_weight)!r}. Use "
             "sample_weight, or weights in the loss."
         )
-    for name, weight in class_weight.items():
-        is_class = isinstance(name, int | np.integer) and not isinstance(name, bool)
-        if not is_class or not 0 <= name < num_classes:
-            problem = f"the class {name!r}"
-        elif not isinstance(weight, int | float | np.number) or not weight >= 0:
-            problem = f"class_weight[{name}]={weight!r}"
-        else:
-            continue
-        raise ValueError(
-            f"Expected class_weight to be {{class: weight >= 0}} with classes in [0, "
-            f"{num_classes}). Received: {problem}."
-        )
+    _check_class_weight(class_weight, num_classes)
     weights = np.ones(num_classes, np.float32)
     weights[list(class_weight)] = list(class_weight.values())
     classes = np.nan_to_num(np.asarray(label, np.float64).reshape(-1), nan=-1.0)
@@ -395,6 +384,22 @@ def with_class_weights(
     weight = weights[np.where(has_class, classes, 0).astype(int)]
     name = weight_column(graphs.label_level)
     return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
+
+
+def _check_class_weight(class_weight: Mapping, num_classes: int) -> None:
+    """Refuse what is no class, and weights that are no numbers of at least 0."""
+    for name, weight in class_weight.items():
+        is_class = isinstance(name, int | np.integer) and not isinstance(name, bool)
+        if not is_class or not 0 <= name < num_classes:
+            problem = f"the class {name!r}"
+        elif not isinstance(weight, int | float | np.number) or not weight >= 0:
+            problem = f"class_weight[{name}]={weight!r}"
+        else:
+            continue
+        raise ValueError(
+            f"Expected class_weight to be {{class: weight >= 0}} with classes in [0, "
+            f"{num_classes}). Received: {problem}."
+        )
 
 
 def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -59,25 +59,10 @@ def plot_bandwidths(
     <Figure size ...>
     """
     optional(as_path, "path", path)
-    mapping("sizes", sizes)
-    for name in _NAMES:
-        if name not in sizes:
-            refuse("sizes", f"a dict with {name!r}", sorted(sizes))
-        if not array(f"sizes[{name!r}]", sizes[name]).size:
-            refuse("sizes", "arrays that are not empty", sizes[name])
-    sizes = {name: np.asarray(sizes[name]) for name in _NAMES}
+    sizes = _sizes(sizes)
     figure = new_figure(9, 2.9)
     size_axes, middle, right = figure.subplots(1, 3)
-    top = max(int(sizes["nodes"].max()), 2)
-    bins = np.geomspace(1, top, 40)
-    for key, name in _NAMES.items():
-        style = {"histtype": "stepfilled" if key == "nodes" else "step"}
-        style["alpha"] = 0.35 if key == "nodes" else 1.0
-        values = np.maximum(sizes[key], 1)
-        size_axes.hist(
-            values, bins, label=name, color=_COLORS[key], linewidth=1.5, **style
-        )
-    size_axes.set(xscale="log", xlabel="nodes, bandwidth", ylabel="graphs")
+    _draw_sizes(size_axes, sizes)
     share = np.arange(1, len(sizes["after"]) + 1) / len(sizes["after"])
     for key in ("before", "after"):
         style = {"where": "post", "color": _COLORS[key], "linewidth": 1.8}
@@ -95,3 +80,25 @@ def plot_bandwidths(
     if path is not None:
         save_figure(figure, path)
     return figure
+
+
+def _sizes(sizes: Mapping) -> dict[str, np.ndarray]:
+    """Return the arrays of an argument `sizes`; refuse missing and empty ones."""
+    mapping("sizes", sizes)
+    for name in _NAMES:
+        if name not in sizes:
+            refuse("sizes", f"a dict with {name!r}", sorted(sizes))
+        if not array(f"sizes[{name!r}]", sizes[name]).size:
+            refuse("sizes", "arrays that are not empty", sizes[name])
+    return {name: np.asarray(sizes[name]) for name in _NAMES}
+
+
+def _draw_sizes(axes: Any, sizes: Mapping[str, np.ndarray]) -> None:
+    """Draw the histograms of nodes and bandwidths."""
+    bins = np.geomspace(1, max(int(sizes["nodes"].max()), 2), 40)
+    for key, name in _NAMES.items():
+        style = {"histtype": "stepfilled" if key == "nodes" else "step"}
+        style["alpha"] = 0.35 if key == "nodes" else 1.0
+        values = np.maximum(sizes[key], 1)
+        axes.hist(values, bins, label=name, color=_COLORS[key], linewidth=1.5, **style)
+    axes.set(xscale="log", xlabel="nodes, bandwidth", ylabel="graphs")

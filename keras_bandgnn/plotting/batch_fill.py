@@ -90,13 +90,7 @@ def plot_batch_fill(
         bar = {"height": 0.86 * height, "linewidth": 0}
         axes.barh(y, 1, color=PALE, **bar)
         axes.barh(y, shares, color=shades[place], label=run or None, **bar)
-        for row, share in zip(y, shares, strict=True):
-            # Inside the bar if there is room.
-            inside = share > 0.12
-            shift, side = (-0.01, "right") if inside else (0.01, "left")
-            color = "white" if inside else INK
-            style = {"ha": side, "va": "center", "fontsize": 8.5, "color": color}
-            axes.text(share + shift, row, f"{100 * share:.1f} %", **style)
+        _write_shares(axes, y, shares)
     axes.set_yticks(range(len(names)), names)
     axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25", "50", "75", "100 %"])
@@ -108,3 +102,13 @@ def plot_batch_fill(
         place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "ncols": len(fills)}
         style_legend(axes.legend(**place, borderaxespad=0.2, handlelength=1))
     return figure
+
+
+def _write_shares(axes: Any, y: np.ndarray, shares: np.ndarray) -> None:
+    """Write the share of each bar at its end, inside the bar if there is room."""
+    for row, share in zip(y, shares, strict=True):
+        inside = share > 0.12
+        shift, side = (-0.01, "right") if inside else (0.01, "left")
+        color = "white" if inside else INK
+        style = {"ha": side, "va": "center", "fontsize": 8.5, "color": color}
+        axes.text(share + shift, row, f"{100 * share:.1f} %", **style)

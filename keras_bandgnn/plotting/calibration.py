@@ -9,11 +9,11 @@ import numpy as np
 from keras_bandgnn.checks import optional, string
 from keras_bandgnn.plotting.style import (
     GREY,
-    INK,
     PALETTE,
     axes_of,
     style_axes,
     style_legend,
+    write_lines,
 )
 from keras_bandgnn.training.calibration_report import calibration_report, known_errors
 
@@ -84,8 +84,7 @@ def plot_calibration(
             ("scale", "scale"),
         )
     ]
-    style = {"va": "top", "fontsize": 8.5, "color": INK, "linespacing": 1.4}
-    axes.text(0.04, 0.97, "\n".join(lines), transform=axes.transAxes, **style)
+    write_lines(axes, lines)
     style_axes(axes, title=title)
     style_legend(axes.legend(loc="lower right"))
     return figure

@@ -122,6 +122,23 @@ def _rows(embeddings: Any, labels: Any) -> tuple[np.ndarray, np.ndarray | None]:
     return rows[finite], None if values is None else values[finite]
 
 
+def _points(
+    rows: np.ndarray, method: str | Callable, seed: int
+) -> tuple[np.ndarray, Sequence[str]]:
+    """Return the places of rows on the plane, [n, 2], and the names of its axes."""
+    if callable(method):
+        points = array("method", method(rows))
+        return points, ("first dimension", "second dimension")
+    if method == "pca":
+        points, share = principal_components(rows)
+        return points, [
+            f"principal component {place} ({100 * part:.0f} %)"
+            for place, part in enumerate(share, 1)
+        ]
+    name = {"tsne": "t-SNE", "umap": "UMAP"}[method]
+    return _METHODS[method](rows, seed), (f"{name} 1", f"{name} 2")
+
+
 def plot_embeddings(
     embeddings: ArrayLike,
     labels: ArrayLike | None = None,
@@ -168,19 +185,7 @@ def plot_embeddings(
     optional(string, "title", title)
     seed = seed_number("seed", seed)
     rows, values = _rows(embeddings, labels)
-    axes_names = "first dimension", "second dimension"
-    if callable(method):
-        points = array("method", method(rows))
-    elif method == "pca":
-        points, share = principal_components(rows)
-        axes_names = [
-            f"principal component {place} ({100 * part:.0f} %)"
-            for place, part in enumerate(share, 1)
-        ]
-    else:
-        points = _METHODS[method](rows, seed)
-        name = {"tsne": "t-SNE", "umap": "UMAP"}[method]
-        axes_names = f"{name} 1", f"{name} 2"
+    points, axes_names = _points(rows, method, seed)
     if points.shape != (len(rows), 2):
         refuse("method", f"a function that returns [{len(rows)}, 2]", points)
 

@@ -175,14 +175,7 @@ def plot_history(
     if ax is not None and len(names) > 1:
         refuse("metrics", "one name, as there is one `ax`", names)
     if ax is None:
-        wide = 2 if len(names) == 4 else min(_COLUMNS, len(names))
-        high = -(-len(names) // wide)
-        width = 7.2 if wide > 1 else 4.8
-        figure = new_figure(width, 2.7 * high + (0.3 if title else 0))
-        panels = figure.subplots(high, wide, squeeze=False).ravel()
-        for spare in panels[len(names) :]:
-            spare.remove()
-        panels = panels[: len(names)]
+        figure, panels = _new_panels(len(names), 0.3 if title else 0)
     else:
         figure, panels = ax.figure, [ax]
     drawn: dict[str, Any] = {}
@@ -201,6 +194,17 @@ def plot_history(
         owner = figure if ax is None else ax
         style_legend(owner.legend(drawn.values(), drawn.keys(), **place))
     return figure
+
+
+def _new_panels(count: int, room: float) -> tuple[Any, np.ndarray]:
+    """Return a new figure with panels in a grid, and room for a title in inches."""
+    wide = 2 if count == 4 else min(_COLUMNS, count)
+    high = -(-count // wide)
+    figure = new_figure(7.2 if wide > 1 else 4.8, 2.7 * high + room)
+    panels = figure.subplots(high, wide, squeeze=False).ravel()
+    for spare in panels[count:]:
+        spare.remove()
+    return figure, panels[:count]
 
 
 def _draw(panel: Any, runs: Mapping[str, Mapping], name: str, drawn: dict) -> None:

@@ -9,7 +9,14 @@ import numpy as np
 
 from keras_bandgnn.checks import having, optional, refuse, sequence, string
 from keras_bandgnn.plotting.rows import paired_rows, stacked
-from keras_bandgnn.plotting.style import GREY, INK, PALETTE, new_figure, style_axes
+from keras_bandgnn.plotting.style import (
+    GREY,
+    INK,
+    PALETTE,
+    new_figure,
+    style_axes,
+    write_lines,
+)
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -182,8 +189,7 @@ def _points(axes: Any, true, predicted, target: str, unit: str) -> None:
         f"{name} {value:.3g}" + (f" {unit}" if unit and name != "R²" else "")
         for name, value in _errors(true, predicted).items()
     ]
-    style = {"va": "top", "fontsize": 8.5, "color": INK, "linespacing": 1.4}
-    axes.text(0.04, 0.97, "\n".join(lines), transform=axes.transAxes, **style)
+    write_lines(axes, lines)
 
 
 def _histogram(axes: Any, true, predicted, unit: str) -> None:

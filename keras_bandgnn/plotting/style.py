@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,12 @@ def add_colorbar(figure: Any, axes: Any, shown: Any, label: str | None) -> None:
     bar.solids.set_alpha(1)
     bar.ax.tick_params(colors=INK, labelsize=8.5, length=3, color=GREY)
     bar.set_label(label or "", fontsize=9.5, color=INK)
+
+
+def write_lines(axes: Any, lines: Sequence[str]) -> None:
+    """Write lines of text into the upper left corner of axes."""
+    style = {"va": "top", "fontsize": 8.5, "color": INK, "linespacing": 1.4}
+    axes.text(0.04, 0.97, "\n".join(lines), transform=axes.transAxes, **style)
 
 
 def save_figure(figure: Any, path: str | os.PathLike) -> None:
