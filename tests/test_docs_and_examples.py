@@ -65,8 +65,9 @@ def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         sys.modules["matplotlib.pyplot"].close("all")
 
 
-# Examples with one of these words run in a process of their own.
-ALONE = ("multiprocessing", "Processes", "processes", "tune_process", "XLA_FLAGS")
+# Examples with one of these words run in a process of their own. The others start no
+# processes and set nothing of theirs in short form.
+ALONE = ("multiprocessing", "Processes", "tune_process")
 
 
 @pytest.mark.every_backend("data_parallel.py")
