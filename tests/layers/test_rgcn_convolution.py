@@ -27,6 +27,7 @@ from keras_bandgnn.primitives import (
 )
 from keras_bandgnn.primitives.plan import mean_by_type, prepare, propagate
 from keras_bandgnn.testing import run_layer_test
+from tests.compiled import compiled
 from tests.oracles.convolutions import rgcn_convolution
 
 TYPES, WIDTH, UNITS = 3, 6, 4
@@ -105,7 +106,7 @@ def tensors_of(values):
 
 def rows_of(layer, x, graphs):
     """The rows of each graph, without padding."""
-    out = numpy(layer(x["node"]["h"], x))[0]
+    out = numpy(compiled(layer)(x["node"]["h"], x))[0]
     assert np.isfinite(out).all()
     ends = np.cumsum([graph.num_nodes for graph in graphs])
     return np.split(out, ends)[: len(graphs)]
@@ -182,20 +183,23 @@ def test_transposes_of_the_host_have_the_weights_of_means(plan, weighted):
         (graph.receivers, graph.edge_type, graph.senders),
         weight / count[graph.receivers, graph.edge_type],
     )
-    means = mean_by_type(arrays, graph.num_nodes, TYPES)
-    prepared = prepare(means, graph.num_nodes, TYPES, "float32")
-    # The degree of biases is that of the weights.
-    np.testing.assert_allclose(numpy(prepared["degree"])[0], matrix.sum(-1), atol=1e-5)
-    kernel_tensor = keras.ops.convert_to_tensor(kernel)
     direction = rng.normal(size=(graph.num_nodes, UNITS)).astype("float32")
-    direction_tensor = keras.ops.convert_to_tensor(direction)
 
-    def combined(states):
-        out = propagate(prepared, states, kernel_tensor)
-        return keras.ops.sum(out * direction_tensor)
+    @compiled
+    def results(arrays, states, kernel, direction):
+        means = mean_by_type(arrays, graph.num_nodes, TYPES)
+        prepared = prepare(means, graph.num_nodes, TYPES, "float32")
 
-    states = keras.ops.convert_to_tensor(np.asarray(graph.node["h"], "float32")[None])
-    value, slope = graph_ops.value_and_gradient(combined, states)
+        def combined(states):
+            return keras.ops.sum(propagate(prepared, states, kernel) * direction)
+
+        value, slope = graph_ops.value_and_gradient(combined, states)
+        return prepared["degree"], value, slope
+
+    states = np.asarray(graph.node["h"], "float32")[None]
+    degree, value, slope = results(arrays, *tensors_of((states, kernel, direction)))
+    # The degree of biases is that of the weights.
+    np.testing.assert_allclose(numpy(degree)[0], matrix.sum(-1), atol=1e-5)
     expected = np.einsum("npj,phu,nu->jh", matrix, kernel, direction)
     np.testing.assert_allclose(numpy(slope)[0], expected, atol=1e-5)
     total = (expected * graph.node["h"]).sum()
@@ -214,7 +218,7 @@ def test_every_replica_has_its_own_means(plan):
         replicas=2,
     )
     x = loader[0][0]
-    out = numpy(layer(x["node"]["h"], x))
+    out = numpy(compiled(layer)(x["node"]["h"], x))
     assert len(out) == 2
     for rows, graph in zip(out, graphs, strict=True):
         expected = rgcn_convolution(graph, graph.node["h"], weights_of(layer))

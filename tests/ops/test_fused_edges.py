@@ -11,6 +11,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import edges
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.lookup import LookedUp
+from tests.compiled import compiled
 
 pytestmark = pytest.mark.skipif(
     backend.fused_edges is None or backend.has_accelerator(),
@@ -172,29 +173,26 @@ def test_equal_to_all_edges_at_once(name, chunk, monkeypatch):
     monkeypatch.setattr(backend.fused_edges, "apply_to", lambda *_: True)
     ids = [ops.convert_to_tensor(each) for each in (SENDER, RECEIVER)]
 
-    def run(function, number):
-        """The outputs, and the gradient of an argument."""
-        found = []
+    def run(function):
+        """The outputs, and the gradient of each argument."""
 
-        def value(x):
-            given = [None if a is None else ops.convert_to_tensor(a) for a in arguments]
-            given[number] = x
-            out = function(*given)
+        def value(tensors):
+            given = iter(tensors)
+            out = function(*(None if a is None else next(given) for a in arguments))
             out = out if isinstance(out, tuple) else (out,)
-            found[:] = [each for each in out if each is not None]
-            parts = [ops.sum(ops.sin(each)) for each in found]
+            parts = [ops.sum(ops.sin(each)) for each in out if each is not None]
             return ops.reshape(sum(parts), (1,))
 
-        x = ops.convert_to_tensor(arguments[number])
-        values, slope = graph_ops.value_and_gradient(value, x)
-        return [ops.convert_to_numpy(each) for each in (values, slope)]
+        tensors = [ops.convert_to_tensor(a) for a in arguments if a is not None]
+        results = compiled(
+            lambda *tensors: graph_ops.value_and_gradient(value, [*tensors])
+        )
+        values, slopes = results(*tensors)
+        return [ops.convert_to_numpy(each) for each in (values, *slopes)]
 
-    for number, argument in enumerate(arguments):
-        if argument is None:
-            continue
-        found = run(lambda *given: fused(*given, *ids), number)
-        for a, b in zip(found, run(plain, number), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+    found = run(lambda *given: fused(*given, *ids))
+    for a, b in zip(found, run(plain), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="a sort of JAX")

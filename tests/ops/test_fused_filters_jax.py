@@ -83,15 +83,19 @@ def test_outputs_and_gradients(edges, activate, absent):
         def loss(learnt, fixed):
             return jnp.sin(function({**learnt, **fixed}, edge, activate)).sum()
 
+        @jax.jit
+        def run(learnt, fixed):
+            # Of the weights only, and then of the edges, as for forces.
+            return (
+                function({**learnt, **fixed}, edge, activate),
+                jax.grad(loss)(learnt, fixed),
+                jax.grad(loss, 1)(learnt, fixed),
+            )
+
         constants = ("edges", "factor")
         fixed = {k: v for k, v in values.items() if k in constants}
         learnt = {k: v for k, v in values.items() if k not in constants}
-        # Weights only, and then the edges, too, as for forces.
-        return (
-            function(values, edge, activate),
-            jax.jit(jax.grad(loss))(learnt, fixed),
-            jax.jit(jax.grad(loss, 1))(learnt, fixed),
-        )
+        return run(learnt, fixed)
 
     close(results(fused), results(composed))
 

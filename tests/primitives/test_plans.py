@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from keras_bandgnn import primitives
 from keras_bandgnn.primitives import Banded, Edges, Grouped, Plan, Segment
 from keras_bandgnn.testing import random_graph
+from tests.compiled import compiled
 from tests.oracles.dense import typed_messages
 
 # One capacity, so that backends compile few shapes.
@@ -41,12 +42,17 @@ def run(plan, graph, states, kernel, bias, dtype="float32"):
     arrays = keras.tree.map_structure(
         keras.ops.convert_to_tensor, packed(plan, graph, kernel.shape[0])
     )
-    prepared = primitives.prepare(arrays, graph.num_nodes, kernel.shape[0], dtype)
     tensors = [
         None if t is None else keras.ops.convert_to_tensor(t, dtype)
         for t in (states[None], kernel, bias)
     ]
-    out = primitives.propagate(prepared, *tensors)
+
+    @compiled
+    def call(arrays, *tensors):
+        prepared = primitives.prepare(arrays, graph.num_nodes, kernel.shape[0], dtype)
+        return primitives.propagate(prepared, *tensors)
+
+    out = call(arrays, *tensors)
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(out, "float32")))[0]
 
 
@@ -132,7 +138,7 @@ def gradient(plan, graph, states, kernel, bias, weights):
     if backend == "jax":
         import jax
 
-        out = jax.grad(loss, (0, 1, 2))(*(v.value for v in variables))
+        out = jax.jit(jax.grad(loss, (0, 1, 2)))(*(v.value for v in variables))
     elif backend == "tensorflow":
         import tensorflow as tf
 
