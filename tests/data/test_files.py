@@ -227,6 +227,7 @@ def test_links_are_not_followed(tmp_path):
 
 WRITER = """
 import sys, time
+sys.argv[0] = "bandgnn"  # which does not import Keras
 from pathlib import Path
 from keras_bandgnn.data import files
 path = Path(sys.argv[1])
@@ -287,6 +288,7 @@ def test_a_killed_writer_leaves_no_lock(tmp_path, writer):
 
 LOOP = """
 import sys
+sys.argv[0] = "bandgnn"  # which does not import Keras
 from pathlib import Path
 from keras_bandgnn.data import files
 path = Path(sys.argv[1])
