@@ -93,12 +93,12 @@ def main() -> None:
     options = parser.parse_args()
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
-    train = [make_graph(rng) for _ in range(300 if options.short else 2000)]
-    test = [make_graph(rng) for _ in range(100 if options.short else 500)]
+    train = [make_graph(rng) for _ in range(100 if options.short else 2000)]
+    test = [make_graph(rng) for _ in range(50 if options.short else 500)]
 
     task = make_task(hidden_dim=16 if options.short else 32)
     task.compile(training.make_optimizer("adam", learning_rate=1e-2, decay_steps=1000))
-    task.fit(train, validation_data=test, epochs=8 if options.short else 15, verbose=2)
+    task.fit(train, validation_data=test, epochs=2 if options.short else 15, verbose=2)
     print(f"accuracy on new graphs: {accuracy(task, test):.3f} (chance: 0.250)")
 
     with tempfile.TemporaryDirectory() as folder:

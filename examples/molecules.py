@@ -133,8 +133,8 @@ def main() -> None:
     options = parser.parse_args()
     count, batch_size = 4000, 32
     if options.short:
-        count, batch_size = 600, 16
-        options.epochs, options.hidden, options.steps = 10, 32, 2
+        count, batch_size = 200, 16
+        options.epochs, options.hidden, options.steps = 2, 32, 2
     keras.utils.set_random_seed(options.seed)
     rng = np.random.default_rng(options.seed)
     if options.data:

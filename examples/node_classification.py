@@ -71,7 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     if options.short:
-        options.epochs = 30
+        options.epochs = 10
     if options.data:
         (graph,) = kb.data.load(options.data, path=options.path)
         if options.data in ("cora", "citeseer", "pubmed"):

@@ -106,7 +106,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     train, test = (
         [make_graph(rng) for _ in range(count)]
-        for count in ((300, 100) if options.short else (3000, 500))
+        for count in ((100, 50) if options.short else (3000, 500))
     )
     # A plan is part of the inputs: here the same one on every backend.
     plan = plans.Plan(plans.Segment())
@@ -119,7 +119,7 @@ def main() -> None:
         model = keras.models.load_model(options.load, compile=False)
         print(np.round(predict(model, held_out)[:5, 0], 4).tolist())
         return
-    epochs, units = (4, 16) if options.short else (20, 32)
+    epochs, units = (2, 16) if options.short else (20, 32)
     labels = np.array([graph.label for graph in test])
     error = np.abs(labels - labels.mean()).mean()
     print(f"error of the mean label: {error:.3f}")

@@ -58,10 +58,10 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
     if options.short:
-        options.graphs, options.epochs = 100, 5
+        options.graphs, options.epochs = 100, 2
     rng = np.random.default_rng(options.seed)
     train = [ring(rng) for _ in range(options.graphs)]
-    test = [ring(rng) for _ in range(1000)]
+    test = [ring(rng) for _ in range(200 if options.short else 1000)]
     grade = np.array([graph.label for graph in test])
     print("graphs per grade:", np.bincount(grade, minlength=GRADES))
 
