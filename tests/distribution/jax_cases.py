@@ -1,5 +1,6 @@
 """Steps on eight devices of a CPU and on one: `python jax_cases.py KIND:HOW ...`."""
 
+import functools
 import json
 import os
 import sys
@@ -185,7 +186,7 @@ def compare(kind, make, supergraphs):
     }
 
 
-def trained(distribution, supergraphs):
+def trained(distribution):
     """Weights after two epochs of `fit`, and predictions."""
     with distribution.scope():
         keras.utils.set_random_seed(3)
@@ -197,11 +198,17 @@ def trained(distribution, supergraphs):
         return weights, task.predict(graphs)
 
 
+@functools.cache
+def trained_alone(supergraphs):
+    return trained(
+        kb.distribution.data_parallel(devices=["cpu:0"], supergraphs=supergraphs)
+    )
+
+
 def fit(make, supergraphs):
     """Differences of weights and predictions from one device."""
-    one = kb.distribution.data_parallel(devices=["cpu:0"], supergraphs=supergraphs)
-    weights, rows = trained(one, supergraphs)
-    found, others = trained(make(), supergraphs)
+    weights, rows = trained_alone(supergraphs)
+    found, others = trained(make())
     pairs = zip(weights, found, strict=True)
     worst = max(float(np.abs(a - b).max()) for a, b in pairs)
     pairs = zip(rows, others, strict=True)
