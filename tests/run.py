@@ -21,6 +21,8 @@ XLA_FLAGS = (
     "--xla_backend_optimization_level=0",
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_use_fusion_emitters=false",
+    # Two processes share the cores: parts of a program gain nothing from threads.
+    "--xla_cpu_parallel_codegen_split_count=1",
 )
 # A compiled program for each backend that uses XLA.
 COMPILED = {
@@ -70,6 +72,8 @@ def run(backend: str, scope: str, options: list[str]) -> tuple[int, list[str]]:
         "TF_CPP_MIN_LOG_LEVEL": "3",
         # Threads that wait must not spin: the cores are shared.
         "OMP_WAIT_POLICY": "PASSIVE",
+        # Nobody reads where an operation was called.
+        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",
         "XLA_FLAGS": f"{xla_flags(backend)} {os.environ.get('XLA_FLAGS', '')}".strip(),
         # The processes that tests start do not compile the library's source again.
         "PYTHONDONTWRITEBYTECODE": "",
