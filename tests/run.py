@@ -11,6 +11,7 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 import time
 
 # torch starts quickest and compiles nothing: it runs all tests.
@@ -111,6 +112,9 @@ def main() -> int:
         arguments, options = arguments[:place], arguments[place + 1 :]
     full = "--full" in arguments
     backends = [name for name in arguments if name != "--full"] or list(BACKENDS)
+    for backend in backends[1:]:
+        # While the first backend tests; the results are cached.
+        threading.Thread(target=xla_flags, args=(backend,), daemon=True).start()
     codes, failures = [], []
     for backend in backends:
         scope = "release" if full else "backends" if codes else "landing"
