@@ -386,7 +386,7 @@ def test_wrong_options(options, message):
         NeighborSampler([3], **options)
 
 
-@pytest.mark.every_backend
+@pytest.mark.every_backend("recent")
 @pytest.mark.parametrize("time", ["uniform", "recent"])
 def test_a_link_predictor_trains_on_a_graph_of_all_times(time):
     graph = interactions()
