@@ -116,7 +116,7 @@ def parts(kind):
 def step(kind, distribution, supergraphs):
     """Loss, gradients and the compiled program of a step of training."""
     with distribution.scope():
-        keras.utils.set_random_seed(3)
+        kb.compat.set_random_seed(3)
         task, graphs, batcher, plan = parts(kind)
         task.compile(keras.optimizers.SGD(1.0), loss=task.loss)
         loader = kb.preprocessing.GraphLoader(
@@ -189,7 +189,7 @@ def compare(kind, make, supergraphs):
 def trained(distribution):
     """Weights after two epochs of `fit`, and predictions."""
     with distribution.scope():
-        keras.utils.set_random_seed(3)
+        kb.compat.set_random_seed(3)
         task, graphs, batcher, plan = parts("ggnn")
         task.preprocessor = kb.preprocessing.GraphPreprocessor([], batcher, plan)
         task.compile(keras.optimizers.Adam(1e-2), loss=task.loss)

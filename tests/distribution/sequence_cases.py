@@ -312,7 +312,7 @@ for NAME, CLASS in registered(keras.layers.Layer).items():
 
 def compare(name):
     """Largest differences, relative to the largest number."""
-    keras.utils.set_random_seed(0)
+    kb.compat.set_random_seed(0)
     make, level = CASES[name]
     layers, run, *options = make()
     x = batch(**(options[0] if options else {}))
@@ -383,7 +383,7 @@ def predictions():
     found = []
     for distribution in (one, group):
         with distribution.scope():
-            keras.utils.set_random_seed(0)
+            kb.compat.set_random_seed(0)
             made = kb.models.GraphRegressor(
                 Encoded(), readout=kb.layers.GRUReadout(H, 1), normalizer=None
             )

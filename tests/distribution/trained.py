@@ -222,7 +222,7 @@ def train(
     # Other weights in every process: the first one's count. JAX itself asks for the
     # same ones.
     differs = host if keras.backend.backend() != "jax" else 0
-    keras.utils.set_random_seed(100 * differs)
+    kb.compat.set_random_seed(100 * differs)
     more = {}
     if task == "sampled":
         more["sampler"] = kb.preprocessing.NeighborSampler([3, 2], batch_size=8)
