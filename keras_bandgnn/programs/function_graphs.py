@@ -134,6 +134,9 @@ def _with_rewrites(
         info={
             "function": name or region.function.name,
             "places": [list(read.place(usage.token)) for usage in usages],
+            "unread": [
+                number[variable] for variable in variables if variable in read.unread
+            ],
         },
     )
 

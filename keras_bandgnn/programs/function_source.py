@@ -141,6 +141,27 @@ class FunctionSource:
                 usages += self._in_frame(frame, excluded, values)
         return sorted(usages, key=lambda usage: usage.token)
 
+    @functools.cached_property
+    def unread(self) -> set[Variable]:
+        """The candidates that nothing reads, where a linter says so or the name does.
+
+        They are variables of plain assignments, which pyflakes and ruff report (F841),
+        and names that begin with an underscore. Code that calls `locals` may read them.
+        """
+        candidates = {other for usage in self.usages for other in usage.others}
+        nodes = list(walk(self.unit.tree))
+        if any(isinstance(node, ast.Name) and node.id == "locals" for node in nodes):
+            return set()
+        assigned = _assigned(nodes, self.unit)
+        unread = set()
+        for variable in candidates:
+            writes = {t for tokens in variable.writes.values() for t in tokens}
+            if writes.issuperset(variable.tokens) and (
+                variable.name.startswith("_") or assigned.issuperset(variable.tokens)
+            ):
+                unread.add(variable)
+        return unread
+
     def listed(self) -> list[VariableUsage]:
         """Return the usages with places and names."""
         return [
@@ -265,6 +286,20 @@ def _never(test: ast.expr) -> bool:
         return not test.value
     name = getattr(test, "attr", getattr(test, "id", None))
     return name == "TYPE_CHECKING"
+
+
+def _assigned(nodes: list[ast.AST], unit: SourceUnit) -> set[int]:
+    """Return the tokens of names that an assignment or `with` binds alone."""
+    targets: list[ast.AST | None] = []
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            targets += node.targets
+        elif isinstance(node, _TYPED):
+            targets.append(node.target)
+        elif isinstance(node, ast.withitem):
+            targets.append(node.optional_vars)
+    tokens = {unit.tokens.first(item) for item in targets if isinstance(item, ast.Name)}
+    return tokens - {None}
 
 
 def _values(nodes: list[ast.AST], unit: SourceUnit) -> dict[int, ast.expr]:

@@ -1,6 +1,7 @@
 """Finds variables that look wrong in Python files, folders and notebooks.
 
-Only findings that the model is very sure of are reported. In a git repository, ignored
+Only findings that the model is very sure of are reported; --rank lists the most
+suspicious places instead, for a review. In a git repository, ignored
 files, submodules and nested repositories are left out. A comment `# bandgnn: ignore`
 silences its statement, or the function or class at whose head it stands;
 `# bandgnn: ignore-file` the file. Defaults of the options come from the table
@@ -50,7 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         type=fail_on,
         metavar="N",
-        help="number of findings from which the exit code is 1, or never; 1 if omitted",
+        help="number of findings from which the exit code is 1, or never; 1 if omitted, "
+        "and never with --rank",
+    )
+    parser.add_argument(
+        "--rank",
+        type=shared.positive,
+        metavar="N",
+        help="list the N most suspicious places, the first one first, of any probability "
+        "unless --min-confidence is given",
     )
     _add_scope(parser)
     group = parser.add_argument_group("output")
@@ -131,9 +140,10 @@ def _with_settings(options: argparse.Namespace) -> None:
         options.exclude.append(Exclude(settings.exclude, settings.file.parent))
     options.baseline = options.baseline or settings.baseline
     if options.min_confidence is None:
-        options.min_confidence = settings.min_confidence
+        options.min_confidence = 0.0 if options.rank else settings.min_confidence
     if options.fail_on is None:
-        options.fail_on = NEVER if settings.never_fail else settings.fail_on or 1
+        never = settings.never_fail or options.rank
+        options.fail_on = NEVER if never else settings.fail_on or 1
     options.cache_dir = options.cache_dir or settings.cache_dir or default_folder()
     if options.no_cache:
         options.cache_dir = None
@@ -152,7 +162,7 @@ def _check_baseline(options: argparse.Namespace) -> None:
             "Expected --write-baseline without --diff, since a baseline has the "
             "findings of whole files. Received: both"
         )
-    unused = ["output"] + ["format"] * (options.format != "text")
+    unused = ["output", "rank"] + ["format"] * (options.format != "text")
     shared.reject_unused_options(
         options,
         dict.fromkeys(unused, "findings"),
@@ -169,7 +179,7 @@ def _check(options: argparse.Namespace):
     """Check the files; return a `formats.Run` and the checker's results."""
     from keras_bandgnn.programs.linting.baseline import Baseline
     from keras_bandgnn.programs.linting.checker import Checker
-    from keras_bandgnn.programs.linting.formats import Run
+    from keras_bandgnn.programs.linting.formats import Run, most_confident
     from keras_bandgnn.programs.linting.project_files import changed_lines, list_files
 
     baseline = None
@@ -188,7 +198,7 @@ def _check(options: argparse.Namespace):
             if os.path.realpath(file) in changed or not os.access(file, os.R_OK)
         ]
     errors: list[tuple[str, str]] = []
-    results, skipped = [], []
+    results, skipped, held_back = [], [], 0
     began = time.monotonic()
     checker = Checker(
         options.model, options.min_confidence, options.cache_dir, options.processes
@@ -208,22 +218,22 @@ def _check(options: argparse.Namespace):
             # The rate is that of the model, not of the cache before it.
             advance(done + len(errors), len(files), lines, checker.loaded)
             skipped += [_part(result.code.path, why) for why in result.skipped]
-            if changed is not None:
-                numbers = changed.get(os.path.realpath(result.code.path))
-                result = _in_lines(result, numbers)
+            result = _relevant(result, changed, baseline)
+            held_back += sum(finding.is_likely for finding in result.held_back)
             if result.findings:
-                results.append(result)
+                results.append(dataclasses.replace(result, held_back=()))
+            if options.rank is not None:
+                results = most_confident(results, options.rank)
     order = {name: position for position, (_, name) in enumerate(files)}
     results.sort(key=lambda result: order[result.code.path])
-    if baseline is not None:
-        results = _unknown(results, baseline)
     errors.sort(key=lambda error: order[error[0]])
     errors = [*project.errors, *errors]
     report.left_out([*errors, *skipped], report.remark)
     elapsed = time.monotonic() - began
     if checker.lines and checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
-    return Run(results, errors, done, options.model, checker.min_confidence)
+    least, ranked = checker.min_confidence, options.rank is not None
+    return Run(results, errors, done, options.model, least, held_back, ranked)
 
 
 def _codes(files: list[tuple[str, str]], errors: list[tuple[str, str]]) -> Iterator:
@@ -236,15 +246,6 @@ def _codes(files: list[tuple[str, str]], errors: list[tuple[str, str]]) -> Itera
         except (OSError, SyntaxError, ValueError) as error:
             text = " ".join(str(error).split())
             errors.append((name, f"{type(error).__name__}: {text}"))
-
-
-def _unknown(results: list, baseline) -> list:
-    """Return the results that have findings which a baseline does not list."""
-    results = [
-        dataclasses.replace(result, findings=baseline.unknown(result))
-        for result in results
-    ]
-    return [result for result in results if result.findings]
 
 
 def _part(path: str, why: str) -> tuple[str, str]:
@@ -269,12 +270,21 @@ def _times(checker, elapsed: float) -> str:
     )
 
 
-def _in_lines(result, lines: set[int] | None):
-    """Return the findings in some lines; lines of a notebook's file say nothing."""
-    if lines is None or result.code.cells:
-        return result
-    findings = tuple(f for f in result.findings if f.line in lines)
-    return dataclasses.replace(result, findings=findings)
+def _relevant(result, changed: dict[str, set[int]] | None, baseline):
+    """Return the findings in changed lines that a baseline does not list.
+
+    Lines of a notebook's file say nothing of its cells.
+    """
+    if changed is not None and not result.code.cells:
+        lines = changed.get(os.path.realpath(result.code.path), set())
+        findings, held_back = (
+            tuple(finding for finding in group if finding.line in lines)
+            for group in (result.findings, result.held_back)
+        )
+        result = dataclasses.replace(result, findings=findings, held_back=held_back)
+    if baseline is not None:
+        result = dataclasses.replace(result, findings=baseline.unknown(result))
+    return result
 
 
 def _write(file: Path | None, text: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.programs.linting.cache import FindingCache, model_key
-from keras_bandgnn.programs.linting.finding import FileFindings, FindingSource
+from keras_bandgnn.programs.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.programs.linting.function_findings import FunctionFindings
 from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.programs.linting.usage_findings import UsageFindings
@@ -101,8 +101,8 @@ class Checker:
         """Yield the findings of each file, in any order.
 
         Files that the cache knows come first where that saves waiting for the model.
-        Findings below the least confidence and ignored ones are left out; lines are
-        those of notebook cells.
+        Ignored findings are left out, and those below the least confidence are
+        `held_back`; lines are those of notebook cells.
 
         Args:
             codes: Files.
@@ -143,12 +143,16 @@ class Checker:
         return {"loading": self._loading, **self._source.seconds}
 
     def _shown(self, result: FileFindings) -> FileFindings:
-        code, findings = result.code, []
+        code = result.code
+        findings: list[Finding] = []
+        held_back: list[Finding] = []
         for finding in result.findings:
-            if finding.confidence < self.min_confidence:
-                continue
             if finding.line in code.ignored:
                 continue
             cell, line = code.place(finding.line)
-            findings.append(dataclasses.replace(finding, cell=cell, line=line))
-        return dataclasses.replace(result, findings=tuple(findings))
+            sure = finding.confidence >= self.min_confidence
+            group = findings if sure else held_back
+            group.append(dataclasses.replace(finding, cell=cell, line=line))
+        return dataclasses.replace(
+            result, findings=tuple(findings), held_back=tuple(held_back)
+        )

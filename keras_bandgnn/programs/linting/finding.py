@@ -48,6 +48,11 @@ class Finding:
         )
 
     @property
+    def is_likely(self) -> bool:
+        """Whether another variable is more probable than the one in use."""
+        return self.candidates[0][0] != self.used
+
+    @property
     def place(self) -> str:
         """File, cell, line and column, separated by colons."""
         cell = "" if self.cell is None else f"cell {self.cell}:"
@@ -63,12 +68,14 @@ class FileFindings:
         findings: Findings in source order. A `FindingSource` counts lines in the text,
             whatever its cells.
         skipped: Reasons why parts of the file were not checked.
+        held_back: Findings below the least confidence, in source order.
         error: Why the file could not be checked, None if it was.
     """
 
     code: SourceCode
     findings: tuple[Finding, ...] = ()
     skipped: tuple[str, ...] = ()
+    held_back: tuple[Finding, ...] = ()
     error: str | None = None
 
 

@@ -25,6 +25,9 @@ class Run:
         files: Number of files that were checked.
         model: The model.
         min_confidence: Least confidence of a finding.
+        held_back: Number of less confident findings, where another variable is more
+            probable than the one in use.
+        ranked: Whether text and JSON list the most confident findings first.
     """
 
     results: Sequence[FileFindings]
@@ -32,6 +35,8 @@ class Run:
     files: int
     model: str
     min_confidence: float
+    held_back: int = 0
+    ranked: bool = False
 
     @property
     def count(self) -> int:
@@ -41,10 +46,45 @@ class Run:
     @property
     def summary(self) -> str:
         """The numbers of findings and files, in a line."""
-        return (
-            f"{self.count} finding{'s' * (self.count != 1)} in {self.files} "
-            f"file{'s' * (self.files != 1)}"
-        )
+        files = f"{self.files} file{'s' * (self.files != 1)}"
+        if self.ranked:
+            return f"{self.count} of the most suspicious places in {files}"
+        line = f"{self.count} finding{'s' * (self.count != 1)} in {files}"
+        if self.held_back:
+            line += f", {self.held_back} less probable held back (see --rank)"
+        return line
+
+    @property
+    def findings(self) -> list[tuple[FileFindings, Finding, str]]:
+        """The findings with their files and fingerprints, in the order to show."""
+        rows = [
+            (result, finding, fingerprint)
+            for result in self.results
+            for finding, fingerprint in zip(
+                result.findings, fingerprints(result), strict=True
+            )
+        ]
+        if self.ranked:
+            rows.sort(key=lambda row: -row[1].confidence)
+        return rows
+
+
+def most_confident(results: Sequence[FileFindings], count: int) -> list[FileFindings]:
+    """Return the results with the most confident findings of all of them.
+
+    Args:
+        results: Results.
+        count: Number of findings.
+    """
+    rows = [(result, finding) for result in results for finding in result.findings]
+    rows.sort(key=lambda row: -row[1].confidence)
+    ids = {id(finding) for _, finding in rows[:count]}
+    shortened = []
+    for result in results:
+        findings = tuple(f for f in result.findings if id(f) in ids)
+        if findings:
+            shortened.append(dataclasses.replace(result, findings=findings))
+    return shortened
 
 
 def line_of(result: FileFindings, finding: Finding) -> str:
@@ -57,8 +97,7 @@ def text(run: Run) -> str:
     """Return a line for each finding, `file:line:column: rule: message`."""
     lines = [
         f"{_printable(finding.place)}: {RULE}: {finding.message}"
-        for result in run.results
-        for finding in result.findings
+        for _, finding, _ in run.findings
     ]
     return "\n".join([*lines, run.summary, ""])
 
@@ -81,10 +120,7 @@ def json_lines(run: Run) -> str:
             "code": line_of(result, finding),
             "fingerprint": fingerprint,
         }
-        for result in run.results
-        for finding, fingerprint in zip(
-            result.findings, fingerprints(result), strict=True
-        )
+        for result, finding, fingerprint in run.findings
     ]
     return _dump(
         {
@@ -92,6 +128,7 @@ def json_lines(run: Run) -> str:
             "model": run.model,
             "min_confidence": run.min_confidence,
             "files": run.files,
+            "held_back": run.held_back,
             "findings": findings,
             "errors": [{"path": path, "reason": why} for path, why in run.errors],
         }
@@ -115,10 +152,7 @@ def sarif(run: Run) -> str:
     """Return a log in SARIF 2.1.0, with fixes and fingerprints."""
     results = [
         _sarif_result(result, finding, fingerprint)
-        for result in run.results
-        for finding, fingerprint in zip(
-            result.findings, fingerprints(result), strict=True
-        )
+        for result, finding, fingerprint in run.findings
     ]
     rule = {
         "id": RULE,
@@ -225,18 +259,17 @@ def _sarif_result(result: FileFindings, finding: Finding, fingerprint: str) -> d
 def github(run: Run) -> str:
     """Return workflow commands, which GitHub shows at the lines of a pull request."""
     lines = []
-    for result in run.results:
-        for finding in result.findings:
-            message, place = finding.message, {"file": _slashes(finding.path)}
-            if finding.cell is None:
-                place["line"] = place["endLine"] = str(finding.line)
-                place["col"] = str(finding.column)
-                # The last column, not the one after it.
-                place["endColumn"] = str(finding.end_column - 1)
-            else:
-                message = f"cell {finding.cell}, line {finding.line}: {message}"
-            place["title"] = RULE
-            lines.append(_command("warning", place, message))
+    for _, finding, _ in run.findings:
+        message, place = finding.message, {"file": _slashes(finding.path)}
+        if finding.cell is None:
+            place["line"] = place["endLine"] = str(finding.line)
+            place["col"] = str(finding.column)
+            # The last column, not the one after it.
+            place["endColumn"] = str(finding.end_column - 1)
+        else:
+            message = f"cell {finding.cell}, line {finding.line}: {message}"
+        place["title"] = RULE
+        lines.append(_command("warning", place, message))
     for path, reason in run.errors:
         place = {"file": _slashes(path), "title": "not checked"}
         lines.append(_command("error", place, reason))

@@ -50,6 +50,7 @@ class ReadFunction:
         variables: Names of the variables.
         used: int32 [U], the variable that each usage reads.
         rewrites: int32 [R, 2] of (usage, other variable), in source order.
+        unread: The variables that are never suggested: see `FunctionSource.unread`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class ReadFunction:
     variables: tuple[str, ...]
     used: np.ndarray
     rewrites: np.ndarray
+    unread: tuple[int, ...] = ()
 
     @classmethod
     def from_graph(cls, graph: FunctionGraph, line: int) -> "ReadFunction":
@@ -72,6 +74,7 @@ class ReadFunction:
             variables=graph.labels[first:],
             used=graph.used - first,
             rewrites=(graph.rewrites - [0, first]).astype(np.int32)[order],
+            unread=tuple(node - first for node in graph.info["unread"]),
         )
 
 
@@ -292,6 +295,8 @@ class FunctionFindings(FindingSource):
                 "diverged in training. Train it again with a smaller learning rate."
             )
         usages = function.rewrites[:, 0]
+        unread = np.isin(function.rewrites[:, 1], function.unread)
+        shares = np.where(unread, 0.0, shares)
         for usage in np.unique(usages[shares >= self._least]).tolist():
             rows = np.flatnonzero(usages == usage)
             rows = rows[np.argsort(-shares[rows], kind="stable")]
