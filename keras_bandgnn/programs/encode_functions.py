@@ -16,6 +16,7 @@ from keras_bandgnn.programs.encode import (
 )
 from keras_bandgnn.programs.node_text import KEYWORDS
 from keras_bandgnn.programs.program_graph import FUNCTION_RELATIONS, FunctionGraph
+from keras_bandgnn.programs.rewrite_traits import trait_columns
 
 
 def num_function_edge_types(subtoken_nodes: bool = True) -> int:
@@ -33,6 +34,7 @@ def encode_function(
     num_type_buckets: int = 512,
     num_subtoken_buckets: int = 16384,
     max_subtokens: int = 6,
+    traits: bool = False,
 ) -> Graph:
     """Encode a function as a graph of ids, with an edge for each rewrite.
 
@@ -54,6 +56,8 @@ def encode_function(
         num_type_buckets: Number of node type ids, at least 5.
         num_subtoken_buckets: Number of subtoken ids including padding, at least 2.
         max_subtokens: Maximum number of parts of a label.
+        traits: Whether to add the edge feature "traits", int32 [E, 4]: what the two
+            variables of a rewrite have in common, 0 for other edges.
 
     Returns:
         A graph with the function's info. If it is known which rewrite is needed, it has
@@ -64,6 +68,7 @@ def encode_function(
     positive_int("num_type_buckets", num_type_buckets, SUBTOKEN_TYPE + 2)
     positive_int("num_subtoken_buckets", num_subtoken_buckets, 2)
     positive_int("max_subtokens", max_subtokens)
+    boolean("traits", traits)
     count = len(function.labels)
     unique, place = distinct(function.labels)
     senders, receivers = _relations(function)
@@ -93,6 +98,7 @@ def encode_function(
         np.concatenate(receivers),
         edge_type=edge_type,
         node=node,
+        edge=_traits(function, len(edge_type)) if traits else {},
         label=_labels(function, len(edge_type)),
         label_level="edge",
         info=dict(function.info),
@@ -109,6 +115,19 @@ def _relations(function: FunctionGraph) -> tuple[list, list]:
         for relation in FUNCTION_RELATIONS
     ]
     return [rows[:, 0] for rows in pairs], [rows[:, 1] for rows in pairs]
+
+
+def _traits(function: FunctionGraph, num_edges: int) -> dict[str, np.ndarray]:
+    if function.traits is None:
+        raise ValueError(
+            "Expected a function with `traits`. Received: traits=None. Make it with "
+            "function_graph, or encode it with traits=False."
+        )
+    columns = trait_columns(function.traits)
+    # The rewrites are the last edges.
+    ids = np.zeros((num_edges, columns.shape[1]), np.int32)
+    ids[num_edges - len(columns) :] = columns
+    return {"traits": ids}
 
 
 def _labels(function: FunctionGraph, num_edges: int) -> np.ndarray | None:

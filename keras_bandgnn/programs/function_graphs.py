@@ -13,6 +13,7 @@ from keras_bandgnn.programs.program_graph import (
 from keras_bandgnn.programs.python_source.base import BaseGraph, BaseGraphs, edge_array
 from keras_bandgnn.programs.python_source.scopes import Variable
 from keras_bandgnn.programs.python_source.unit import TooLarge
+from keras_bandgnn.programs.rewrite_traits import rewrite_traits
 
 
 def function_graph(
@@ -130,6 +131,7 @@ def _with_rewrites(
         },
         usages=np.array([region.id_of(usage.token) for usage in usages], np.int32),
         used=np.array([number[usage.variable] for usage in usages], np.int32),
+        traits=rewrite_traits(read, usages),
         rewrites=np.array(rewrites, np.int32).reshape(-1, 2),
         info={
             "function": name or region.function.name,

@@ -169,6 +169,8 @@ class FunctionGraph:
         correct: Position of the rewrite that is needed, -1 if none is, None if unknown.
         info: `function`, `places`, a list of [line, column] of each usage, and what
             was given for `function_graph`.
+        traits: uint8 [R, 16], what the two variables of each rewrite have in common,
+            from `rewrite_traits`; None if unknown.
     """
 
     labels: tuple[str, ...]
@@ -179,6 +181,7 @@ class FunctionGraph:
     rewrites: np.ndarray
     correct: int | MaybeNone = None
     info: Values = dataclasses.field(default_factory=dict)
+    traits: np.ndarray | None = None
 
     def rewrite_to(self, line: int, column: int, name: str) -> int | None:
         """Return the position of a rewrite, None if there is no such one.

@@ -51,15 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         type=fail_on,
         metavar="N",
-        help="number of findings from which the exit code is 1, or never; 1 if omitted, "
-        "and never with --rank",
+        help="number of findings from which the exit code is 1, or never; if omitted, "
+        "1, and never with --rank",
     )
     parser.add_argument(
         "--rank",
         type=shared.positive,
         metavar="N",
-        help="list the N most suspicious places, the first one first, of any probability "
-        "unless --min-confidence is given",
+        help="list the N most suspicious places, the most probable ones first, of any "
+        "probability unless --min-confidence is given",
     )
     _add_scope(parser)
     group = parser.add_argument_group("output")
@@ -270,13 +270,15 @@ def _times(checker, elapsed: float) -> str:
     )
 
 
-def _relevant(result, changed: dict[str, set[int]] | None, baseline):
+def _relevant(result, changed: dict[str, set[int] | None] | None, baseline):
     """Return the findings in changed lines that a baseline does not list.
 
-    Lines of a notebook's file say nothing of its cells.
+    Lines of a notebook's file say nothing of its cells, which count as changed.
     """
+    lines = None
     if changed is not None and not result.code.cells:
-        lines = changed.get(os.path.realpath(result.code.path), set())
+        lines = changed.get(os.path.realpath(result.code.path))
+    if lines is not None:
         findings, held_back = (
             tuple(finding for finding in group if finding.line in lines)
             for group in (result.findings, result.held_back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import fraction, optional, positive_int
+from keras_bandgnn.checks import fraction, mapping, optional, positive_int
 from keras_bandgnn.layers.batch_layer import target_edges
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.label_checks import require_label_level
@@ -80,6 +81,8 @@ class BugLocalizer(MaskedTask):
             last but one of its types. They are the types of the encoder, also where
             `AttentionEdges` counts them from 1.
         hidden: Width of the hidden layer of the head; by default the states'.
+        edge_inputs: Features of edges that the head reads beside the type, as `inputs`
+            of `EdgeReadout`, such as `FunctionEncoder.edge_inputs()`.
         min_confidence: Probability of a rewrite from which `bandgnn check` reports it,
             if not told otherwise.
         **kwargs: Passed to `Task`.
@@ -131,6 +134,7 @@ class BugLocalizer(MaskedTask):
         *,
         first_type: int | None = None,
         hidden: int | None = None,
+        edge_inputs: Mapping | None = None,
         min_confidence: float = 0.9,
         **kwargs: Unpack[TaskOptions],
     ):
@@ -148,11 +152,12 @@ class BugLocalizer(MaskedTask):
             first_type = types - 2
         self.first_type = positive_int("first_type", first_type, 0)
         self.hidden = optional(positive_int, "hidden", hidden)
+        self.edge_inputs = dict(optional(mapping, "edge_inputs", edge_inputs) or {})
         self.min_confidence = fraction("min_confidence", min_confidence)
         # === Layers ===
         self.head = EdgeReadout(
             1,
-            {"type": self.first_type + 2},
+            {"type": self.first_type + 2, **self.edge_inputs},
             hidden,
             dtype="float32",
             name="head",
@@ -250,5 +255,6 @@ class BugLocalizer(MaskedTask):
             **super().head_config(),
             "first_type": self.first_type,
             "hidden": self.hidden,
+            "edge_inputs": self.edge_inputs or None,
             "min_confidence": self.min_confidence,
         }

@@ -25,6 +25,8 @@ class FunctionEncoder(GraphLayer):
         num_type_buckets: Number of node type ids.
         num_subtoken_buckets: Number of subtoken ids.
         max_subtokens: Parts of a label that are kept.
+        traits: Whether rewrites have the feature "traits", which `BugLocalizer` reads
+            with `edge_inputs=encoder.edge_inputs()`.
 
     Example:
     >>> from keras_bandgnn.programs import function_graph
@@ -41,6 +43,7 @@ class FunctionEncoder(GraphLayer):
         num_type_buckets: int = 512,
         num_subtoken_buckets: int = 16384,
         max_subtokens: int = 6,
+        traits: bool = False,
         **kwargs: Unpack[ModuleOptions],
     ):
         super().__init__(**kwargs)
@@ -51,6 +54,7 @@ class FunctionEncoder(GraphLayer):
                 "num_subtoken_buckets", num_subtoken_buckets, 2
             ),
             "max_subtokens": positive_int("max_subtokens", max_subtokens),
+            "traits": boolean("traits", traits),
         }
 
     def call(self, function: FunctionGraph | Graph) -> Graph:
@@ -67,6 +71,12 @@ class FunctionEncoder(GraphLayer):
             "type": {"ids": self.options["num_type_buckets"]},
             "subtoken": {"ids": self.options["num_subtoken_buckets"]},
         }
+
+    def edge_inputs(self) -> dict[str, dict[str, list[int]]]:
+        """Return the inputs of an `EdgeReadout` for features of rewrites."""
+        from keras_bandgnn.programs.rewrite_traits import COLUMNS
+
+        return {"traits": {"columns": list(COLUMNS)}} if self.options["traits"] else {}
 
     @property
     def num_edge_types(self) -> int:

@@ -51,7 +51,8 @@ def places(out):
 def test_findings_and_exit_codes(source, tree, capfd):
     code, out, err = check(capfd, ".")
     assert (code, places(out), err) == (1, ["a.py:1:5", "sub/b.py:2:5"], "")
-    assert out.endswith("\n2 findings in 2 files\n")
+    held_back = "1 less probable held back (see --rank)"
+    assert out.endswith(f"\n2 findings in 2 files, {held_back}\n")
     code, out, _ = check(capfd, "a.py", "--min-confidence", "0.5")
     assert places(out) == ["a.py:1:5", "a.py:2:5"]
     for number, expected in (("2", 1), ("3", 0), ("never", 0)):
@@ -60,6 +61,24 @@ def test_findings_and_exit_codes(source, tree, capfd):
         0,
         "0 findings in 0 files\n",
     )
+
+
+def test_the_most_suspicious_places_are_ranked(source, tree, capfd):
+    (tree / "c.py").write_text("x = odd_c\ny = odd_d  # bandgnn: ignore\n")
+    code, out, _ = check(capfd, ".", "--rank", "3")
+    assert (code, places(out)) == (0, ["a.py:1:5", "sub/b.py:2:5", "a.py:2:5"])
+    assert out.endswith("\n3 of the most suspicious places in 3 files\n")
+    # The best ones first, wherever they are, and with the bounds that are asked for.
+    assert places(check(capfd, "c.py", "sub", "--rank", "1")[1]) == ["sub/b.py:2:5"]
+    sure = check(capfd, ".", "--rank", "9", "--min-confidence", "0.9")[1]
+    assert places(sure) == ["a.py:1:5", "sub/b.py:2:5"]
+    assert check(capfd, ".", "--rank", "3", "--fail-on", "2")[0] == 1
+    found = json.loads(check(capfd, ".", "--rank", "9", "--format", "json")[1])
+    shares = [finding["confidence"] for finding in found["findings"]]
+    assert shares == [0.999, 0.999, 0.8, 0.8] and found["held_back"] == 0
+    check(capfd, "sub", "--baseline", "known.json", "--write-baseline")
+    ranked = check(capfd, ".", "--baseline", "known.json", "--rank", "2")[1]
+    assert places(ranked) == ["a.py:1:5", "a.py:2:5"]
 
 
 def test_what_cannot_be_checked_is_an_error(source, tree, capfd):

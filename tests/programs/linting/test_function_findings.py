@@ -40,6 +40,22 @@ def task():
     )
 
 
+def test_what_nothing_reads_by_convention_or_a_linter_reports_is_not_suggested(task):
+    text = (
+        "def f(rows, _hook, other):\n    unused = rows\n    for _, item in rows:\n"
+        "        with other as handle:\n            other(item, rows)\n"
+        "    for number, spare in rows:\n        other(number)\n"
+    )
+    (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
+    names = {name for f in result.findings for name, _ in f.candidates if _ > 0}
+    # A loop's name and a parameter may be read nowhere for no reason that is known.
+    assert names == {"rows", "other", "item", "number", "spare"}
+    reads_all = text.replace("other(number)", "other(number, locals())")
+    (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", reads_all)])
+    names = {name for f in result.findings for name, _ in f.candidates}
+    assert {"unused", "handle", "_hook", "_"} <= names
+
+
 def test_every_usage_has_its_place_and_a_distribution(task):
     codes = [SourceCode("a.py", TEXT), SourceCode("b.py", "x = 1\n")]
     source = FunctionFindings(task, least=0.0)
