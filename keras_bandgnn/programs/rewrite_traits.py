@@ -102,6 +102,8 @@ def rewrite_traits(
         uint8 [R, 16], values of `TRAITS`, for the pairs in the order of the usages.
     """
     usages = read.usages if usages is None else usages
+    if not usages:
+        return np.zeros((0, len(TRAITS)), np.uint8)
     variables = {
         variable: number
         for number, variable in enumerate(

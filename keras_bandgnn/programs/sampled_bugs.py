@@ -10,6 +10,7 @@ import numpy as np
 from keras_bandgnn.checks import (
     fraction,
     function,
+    one_of,
     optional,
     positive_int,
     refuse,
@@ -18,6 +19,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.programs.corpus_files import CorpusFunction
 from keras_bandgnn.programs.function_graphs import graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
+from keras_bandgnn.programs.likely_mistakes import mistake_weights
 from keras_bandgnn.programs.planted_bugs import Rewrite, plant
 from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.python_source.unit import TooLarge
@@ -38,11 +40,13 @@ def bug_samples(
     max_rewrites: int | None = 600,
     judge: Judge | None = None,
     hard_share: float = 0.5,
+    mistakes: str = "uniform",
 ) -> Iterator[FunctionGraph]:
     """Yield each function as it is, and then with one wrong variable.
 
-    The usage and the wrong variable are drawn uniformly among local variables; the
-    draws depend on the seed, the epoch and the function alone. Functions that have
+    The usage and the wrong variable are drawn uniformly among local variables, or as
+    developers confuse them; the draws depend on the seed, the epoch and the function
+    alone. Functions that have
     nothing to choose, do not parse or are too large are left out.
 
     With a `judge` a share of the bugs is hard: a rewrite is drawn in proportion to the
@@ -59,6 +63,8 @@ def bug_samples(
             each of a list of functions, or None: the `rewrite_probabilities` of a
             trained `BugLocalizer`.
         hard_share: Share of hard bugs.
+        mistakes: "uniform", or "likely": other bugs than hard ones are drawn by
+            `mistake_weights`, whose weights were fitted to real fixes.
 
     Yields:
         Graphs with `correct`, for a `BugLocalizer`. Their info names `package`, `path`,
@@ -81,7 +87,12 @@ def bug_samples(
     optional(function, "judge", judge)
     if hard_share is True or hard_share != 1:
         fraction("hard_share", hard_share)
+    one_of("mistakes", mistakes, ("uniform", "likely"))
     graphs = _graphs(functions, f"{seed}:{epoch}", max_nodes, max_rewrites)
+    if mistakes == "likely":
+        graphs = (
+            (read, graph, rng, mistake_weights(read)) for read, graph, rng, _ in graphs
+        )
     if judge is not None:
         graphs = _judged(graphs, judge, hard_share)
     return _samples(graphs, max_nodes, max_rewrites)
@@ -108,12 +119,13 @@ def _graphs(functions, drawn: str, max_nodes, max_rewrites):
 
 
 def _judged(graphs, judge: Judge, hard_share: float):
-    """Yield the same, with weights of rewrites for a share of the functions."""
+    """Yield the same, with weights by the judge for a share of the functions."""
     while group := list(itertools.islice(graphs, _JUDGED)):
         shares_of_graphs = judge([graph for _, graph, _, _ in group])
-        for (read, graph, rng, _), shares in zip(group, shares_of_graphs, strict=True):
+        for item, shares in zip(group, shares_of_graphs, strict=True):
+            read, graph, rng, weights = item
             hard = rng.random() < hard_share and shares is not None
-            yield read, graph, rng, _weights(graph, shares) if hard else None
+            yield read, graph, rng, _weights(graph, shares) if hard else weights
 
 
 def _weights(graph: FunctionGraph, shares: np.ndarray) -> dict[Rewrite, float]:

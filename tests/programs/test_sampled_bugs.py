@@ -44,6 +44,25 @@ def test_draws_depend_on_seed_epoch_and_function():
     assert [(g.labels, g.correct) for g in one] == drawn()[6:8]
 
 
+def test_likely_mistakes_are_those_with_similar_names():
+    source = (
+        "def read(self, path, first_row, last_row):\n"
+        "    return self.rows(path)[first_row:last_row]\n"
+    )
+    rows = {"first_row", "last_row"}
+
+    def confused(**options):
+        graphs = list(bug_samples(functions(*[source] * 60), **options))[1::2]
+        used = [g.labels[g.used[g.rewrites[g.correct, 0]]] for g in graphs]
+        repairs = [g.labels[g.rewrites[g.correct, 1]] for g in graphs]
+        pairs = zip(used, repairs, strict=True)
+        return np.mean([{*pair} == rows for pair in pairs])
+
+    assert confused(mistakes="likely") > 2 * confused(mistakes="uniform")
+    with pytest.raises(ValueError, match="mistakes"):
+        list(bug_samples(functions(source), mistakes="real"))
+
+
 def test_limits_and_errors():
     assert not list(bug_samples(functions(SOURCE), max_nodes=10))
     assert not list(bug_samples(functions(SOURCE), max_rewrites=1))
