@@ -1,5 +1,6 @@
 """`bug_samples`: functions as they are and with planted bugs, as graphs with labels."""
 
+import dataclasses
 import hashlib
 import itertools
 import random
@@ -23,6 +24,7 @@ from keras_bandgnn.programs.likely_mistakes import mistake_weights
 from keras_bandgnn.programs.planted_bugs import Rewrite, plant
 from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.python_source.unit import TooLarge
+from keras_bandgnn.programs.unread_names import with_unread_name
 
 _FUNCTIONS = "functions, as read_corpus yields them"
 # Functions that are judged together.
@@ -41,6 +43,7 @@ def bug_samples(
     judge: Judge | None = None,
     hard_share: float = 0.5,
     mistakes: str = "uniform",
+    unread_share: float = 0.0,
 ) -> Iterator[FunctionGraph]:
     """Yield each function as it is, and then with one wrong variable.
 
@@ -65,6 +68,8 @@ def bug_samples(
         hard_share: Share of hard bugs.
         mistakes: "uniform", or "likely": other bugs than hard ones are drawn by
             `mistake_weights`, whose weights were fitted to real fixes.
+        unread_share: Share of functions that get one more name, which nothing reads
+            (`with_unread_name`), in both forms alike.
 
     Yields:
         Graphs with `correct`, for a `BugLocalizer`. Their info names `package`, `path`,
@@ -88,6 +93,9 @@ def bug_samples(
     if hard_share is True or hard_share != 1:
         fraction("hard_share", hard_share)
     one_of("mistakes", mistakes, ("uniform", "likely"))
+    if unread_share:
+        fraction("unread_share", unread_share)
+        functions = _with_unread_names(functions, f"{seed}:{epoch}", unread_share)
     graphs = _graphs(functions, f"{seed}:{epoch}", max_nodes, max_rewrites)
     if mistakes == "likely":
         graphs = (
@@ -96,6 +104,24 @@ def bug_samples(
     if judge is not None:
         graphs = _judged(graphs, judge, hard_share)
     return _samples(graphs, max_nodes, max_rewrites)
+
+
+def _with_unread_names(functions, drawn: str, share: float):
+    """Yield functions, a share of them with one more name."""
+    for item in functions:
+        if isinstance(item, CorpusFunction):
+            rng = _random(item, f"{drawn}:unread")
+            if rng.random() < share:
+                source = with_unread_name(item.source, rng)
+                item = dataclasses.replace(item, source=source)
+        yield item
+
+
+def _random(item: CorpusFunction, drawn: str) -> random.Random:
+    """Return the random generator of a function."""
+    package, path = item.package.get("package", ""), item.module["path"]
+    key = f"{drawn}:{package}:{path}:{item.name}:{item.line}"
+    return random.Random(hashlib.sha256(key.encode()).digest())
 
 
 def _graphs(functions, drawn: str, max_nodes, max_rewrites):
@@ -113,9 +139,7 @@ def _graphs(functions, drawn: str, max_nodes, max_rewrites):
             continue
         where = {"package": package, "path": path, "line": item.line}
         graph.info.update(where, lines=item.source.count("\n") + 1)
-        key = f"{drawn}:{package}:{path}:{item.name}:{item.line}"
-        rng = random.Random(hashlib.sha256(key.encode()).digest())
-        yield read, graph, rng, None
+        yield read, graph, _random(item, drawn), None
 
 
 def _judged(graphs, judge: Judge, hard_share: float):

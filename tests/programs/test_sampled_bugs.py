@@ -63,6 +63,19 @@ def test_likely_mistakes_are_those_with_similar_names():
         list(bug_samples(functions(source), mistakes="real"))
 
 
+def test_some_functions_get_a_name_that_nothing_reads():
+    graphs = list(bug_samples(functions(*[SOURCE] * 40), unread_share=0.5))
+    sizes = [len(graph.labels) for graph in graphs[::2]]
+    plain = len(function_graph(SOURCE).labels)
+    assert 8 < sum(size > plain for size in sizes) < 32
+    # With the bug and without it alike.
+    for clean, wrong in zip(graphs[::2], graphs[1::2], strict=True):
+        assert len(clean.labels) == len(wrong.labels)
+    assert [g.labels for g in graphs] == [
+        g.labels for g in bug_samples(functions(*[SOURCE] * 40), unread_share=0.5)
+    ]
+
+
 def test_limits_and_errors():
     assert not list(bug_samples(functions(SOURCE), max_nodes=10))
     assert not list(bug_samples(functions(SOURCE), max_rewrites=1))
