@@ -4,6 +4,8 @@
     python examples/bug_localizer.py CORPUS --out MODEL
     python examples/bug_localizer.py CORPUS --out MODEL --backbone gt
     python examples/bug_localizer.py CORPUS --out WIDE --hidden 128 --grow MODEL
+    python examples/bug_localizer.py CORPUS --out BETTER --start MODEL --traits \
+        --mistakes likely --unread-share 0.3 --long --fixes FIXES --fold 0
     python examples/bug_localizer.py --short
 
 Each pass reads every function twice, as it is and with one wrong variable, which is
@@ -14,13 +16,22 @@ the model itself finds plausible. A killed run resumes after its last chunk.
 The backbone is a GGNN, or with --backbone gt a graph transformer, whose layers have
 weights of their own, so that it has as many in the last part.
 With --grow a wider GGNN starts as the one it is given: new channels are added beside
-its own, which do not read them at first.
+its own, which do not read them at first. With --start it has the weights of another
+one, and those of --traits begin at 0.
+With --mistakes likely, bugs are planted as developers make them, and with --fixes real
+ones are part of each chunk: each function with its bug, and as the fix left it. FIXES
+is a folder with `cases.jsonl.gz`, one object a line with `repo`, `function`,
+`function_start_line`, `line`, `col`, `used`, `correct`, `before` and `after`. With
+--fold K the projects of one of five folds are left out, and the bugs in them ranked.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
+import dataclasses
 import functools
+import gzip
+import json
 import multiprocessing
 import random
 import subprocess
@@ -39,9 +50,19 @@ import numpy as np
 
 from keras_bandgnn import models, preprocessing, training
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.programs import bug_samples, corpus_packages, read_corpus
+from keras_bandgnn.programs import (
+    bug_samples,
+    corpus_packages,
+    encode_function,
+    function_graph,
+    read_corpus,
+)
 
 LIMITS: dict[str, Any] = {"max_nodes": 1200, "max_rewrites": 500}
+# Of functions as long as those with real bugs, which have 366 nodes in the median.
+LONG_LIMITS: dict[str, Any] = {"max_nodes": 2000, "max_rewrites": 4000}
+LONG = 60
+FOLDS = 5
 
 
 def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
@@ -58,8 +79,27 @@ def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
     return found
 
 
+def share_of(item) -> float:
+    """How often a function is drawn: in proportion to its lines, as bugs are."""
+    return min(1.0, (item.source.count("\n") + 1) / LONG)
+
+
+def longer_ones(functions, epoch: int):
+    """Functions drawn in proportion to their lines."""
+    for item in functions:
+        key = f"{epoch}:{item.module['path']}:{item.name}:{item.line}"
+        if random.Random(key).random() < share_of(item):
+            yield item
+
+
 def chunk_graphs(
-    corpus: str, names: list[str], epoch: int, encoder: dict, work: Path | None
+    corpus: str,
+    names: list[str],
+    epoch: int,
+    encoder: dict,
+    work: Path | None,
+    long: bool,
+    sampling: dict[str, Any],
 ):
     """Graphs of the functions of packages, in a process of its own.
 
@@ -72,9 +112,74 @@ def chunk_graphs(
         task = keras.saving.load_model(saved, compile=False)
         judge = functools.partial(task.rewrite_probabilities, verbose=0)
     functions = read_corpus(corpus, "train", names)
-    samples = bug_samples(functions, epoch=epoch, judge=judge, **LIMITS)
-    graphs = [encode(f) for f in samples]
-    return FlatGraphs.from_graphs(graphs)
+    limits = LONG_LIMITS if long else LIMITS
+    if long:
+        functions = longer_ones(functions, epoch)
+    samples = bug_samples(functions, epoch=epoch, judge=judge, **limits, **sampling)
+    return FlatGraphs.from_graphs([encode(without_info(f)) for f in samples])
+
+
+def without_info(function):
+    """The graph without names and places, which training does not read."""
+    return dataclasses.replace(function, info={})
+
+
+def read_fixes(folder: Path) -> dict[str, list[tuple]]:
+    """Pairs of functions before and after real fixes, by project, as graphs."""
+    fixes: dict[str, list[tuple]] = {}
+    with gzip.open(folder / "cases.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for case in map(json.loads, lines):
+            fixes.setdefault(case["repo"], []).append(fix_pair(case))
+    return fixes
+
+
+def fix_pair(case: dict) -> tuple:
+    """The graphs of a fix: the bug with its repair, and the function after it.
+
+    None for both where the bug is none of the rewrites, as in a string.
+    """
+    before, after = (
+        function_graph(case[k], name=case["function"], max_rewrites=5000)
+        for k in ("before", "after")
+    )
+    line = case["line"] - case["function_start_line"] + 1
+    repair = before and before.rewrite_to(line, case["col"], case["correct"])
+    if repair is None or after is None:
+        return None, None
+    return before.repaired_by(repair), after.repaired_by(-1)
+
+
+def fold_of(fixes: dict[str, list[tuple]], fold: int | None) -> tuple[list, list]:
+    """The pairs of fixes for training, and those of the projects of a fold."""
+    projects = sorted(fixes)
+    random.Random(0).shuffle(projects)
+    train, held_out = [], []
+    for number, project in enumerate(projects):
+        group = held_out if number % FOLDS == fold else train
+        group += fixes[project]
+    return train, held_out
+
+
+def fix_ranks(task, pairs: list[tuple]) -> dict[str, float]:
+    """How often the place of a bug, and its repair, are among the first of a function.
+
+    Bugs that are no rewrite count as not found.
+    """
+    graphs = [before for before, _ in pairs if before is not None]
+    places, repairs = [], []
+    scores = task.rewrite_probabilities(graphs, verbose=0)
+    for graph, (_, *shares) in zip(graphs, scores, strict=True):
+        usages = graph.rewrites[:, 0]
+        best = np.zeros(len(graph.usages))
+        np.maximum.at(best, usages, shares)
+        place = best[usages[graph.correct]]
+        places.append((best >= place).sum())
+        repairs.append(places[-1] if shares[graph.correct] == place else np.inf)
+    return {
+        f"{name} among {count}": float((np.array(ranks) <= count).sum() / len(pairs))
+        for name, ranks in (("place", places), ("repair", repairs))
+        for count in (1, 5, 10)
+    }
 
 
 def last_saved(work: Path) -> Path | None:
@@ -99,7 +204,7 @@ def chunks_ahead(jobs: list[tuple], here: bool) -> Iterator[FlatGraphs]:
 
 def make_task(options, steps: int) -> models.BugLocalizer:
     """A model of so many steps, with random weights."""
-    encoder = preprocessing.FunctionEncoder()
+    encoder = preprocessing.FunctionEncoder(traits=options.traits)
     types = encoder.num_edge_types
     if options.backbone == "gt":
         backbone = models.GTBackbone(
@@ -125,7 +230,17 @@ def make_task(options, steps: int) -> models.BugLocalizer:
     batcher = preprocessing.DynamicBatcher(options.batch)
     layers = [encoder, *backbone.graph_layers()]
     preprocessor = preprocessing.GraphPreprocessor(layers, batcher)
-    return models.BugLocalizer(backbone, preprocessor)
+    return models.BugLocalizer(
+        backbone, preprocessor, edge_inputs=encoder.edge_inputs()
+    )
+
+
+def start(task, other) -> None:
+    """Give a task the weights of another one; tables that it lacks begin at 0."""
+    weights = {weight.path.partition("/")[2]: weight for weight in other.weights}
+    for new in task.weights:
+        old = weights.get(new.path.partition("/")[2])
+        new.assign(np.zeros(new.shape) if old is None else np.array(old))
 
 
 def grow(task, narrow) -> None:
@@ -187,7 +302,12 @@ def train(options) -> None:
     total = max(round(options.passes * len(parts)), 1)
     first_late = total - round(options.late * total)
     packages = corpus_packages(options.corpus, "train")
-    samples = 2 * options.passes * sum(package["kept"] for package in packages)
+    functions = sum(package["kept"] for package in packages)
+    if options.long:
+        functions = sum(map(share_of, read_corpus(options.corpus, "train")))
+    samples = 2 * options.passes * functions
+    if options.fixes:
+        samples /= 1 - options.fix_share
     steps = max(int(samples / options.batch), 1)
     saved = last_saved(work)
     if saved:
@@ -199,6 +319,8 @@ def train(options) -> None:
         task = make_task(options, options.steps)
         if options.grow:
             grow(task, models.BugLocalizer.from_preset(options.grow))
+        if options.start:
+            start(task, models.BugLocalizer.from_preset(options.start))
         task = compiled(task, options, steps)
         print(f"{task.count_params():,} parameters, about {steps:,} steps")
     encoder = task.preprocessor.graph_layers[0].get_config()
@@ -209,8 +331,18 @@ def train(options) -> None:
             k // len(parts),
             encoder,
             work if k >= first_late else None,
+            options.long,
+            {"mistakes": options.mistakes, "unread_share": options.unread_share},
         )
         for k in range(done, total)
+    ]
+    fixes, held_out = fold_of(
+        read_fixes(options.fixes) if options.fixes else {}, options.fold
+    )
+    pairs = [
+        [encode_function(without_info(graph), traits=options.traits) for graph in pair]
+        for pair in fixes
+        if pair[0] is not None and len(pair[0].labels) <= 3000
     ]
     ready = chunks_ahead(jobs, here=options.short)
     for number, graphs in enumerate(ready, done + 1):
@@ -221,9 +353,10 @@ def train(options) -> None:
             deeper.set_weights(task.get_weights())
             task = compiled(deeper, options, steps, step)
             print(f"{options.late_steps} steps, hard bugs", flush=True)
-        start = time.perf_counter()
+        graphs = with_fixes(graphs, pairs, options.fix_share, number)
+        began = time.perf_counter()
         history = task.fit(graphs, epochs=1, verbose=0, seed=number).history
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - began
         figures = ", ".join(f"{k} {v[0]:.4f}" for k, v in history.items())
         speed = 1000 * seconds / len(graphs)
         print(f"chunk {number}/{total}: {figures}, {speed:.1f} ms a graph", flush=True)
@@ -234,9 +367,24 @@ def train(options) -> None:
             for old in sorted(work.glob("chunk-*.keras"))[:-2]:
                 old.unlink()
             show("valid", score(task, options.corpus, "valid", options.valid))
+            if held_out:
+                ranks = fix_ranks(task, held_out).items()
+                figures = ", ".join(f"{k} {100 * v:.1f} %" for k, v in ranks)
+                print(f"{len(held_out)} fixes: {figures}", flush=True)
     task.save_to_preset(options.out, weights="float16")
     show("test", score(task, options.corpus, "test", options.valid))
     print(f"model saved to {options.out}")
+
+
+def with_fixes(graphs, pairs: list[list], share: float, number: int) -> FlatGraphs:
+    """Graphs of a chunk, and of real fixes as a share of all."""
+    if not pairs:
+        return graphs
+    count = round(share / (1 - share) * len(graphs) / 2)
+    order = random.Random(0).sample(range(len(pairs)), len(pairs))
+    drawn = [order[(number * count + k) % len(pairs)] for k in range(count)]
+    real = [graph for k in drawn for graph in pairs[k]]
+    return FlatGraphs.concatenate([graphs, FlatGraphs.from_graphs(real)])
 
 
 def small_corpus(folder: Path) -> Path:
@@ -276,6 +424,22 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--backbone", choices=("ggnn", "gt"), default="ggnn")
     parser.add_argument("--grow", help="preset of a narrower GGNN to start from")
+    parser.add_argument("--start", help="preset with weights to start from")
+    parser.add_argument(
+        "--traits", action="store_true", help="read what rewrites have in common"
+    )
+    parser.add_argument("--mistakes", choices=("uniform", "likely"), default="uniform")
+    parser.add_argument(
+        "--unread-share", type=float, default=0.0, help="functions with unread names"
+    )
+    parser.add_argument(
+        "--long", action="store_true", help="draw functions by their lines"
+    )
+    parser.add_argument("--fixes", type=Path, help="folder of real fixes")
+    parser.add_argument(
+        "--fix-share", type=float, default=0.2, help="share of fixes in a chunk"
+    )
+    parser.add_argument("--fold", type=int, help="fold of projects to leave out")
     parser.add_argument("--steps", type=int, default=4, help="steps, or layers of gt")
     parser.add_argument("--late", type=float, default=0.35, help="share of the end")
     parser.add_argument("--late-steps", type=int, default=6, help="of ggnn, at the end")
