@@ -295,8 +295,8 @@ def test_cache(source, tree, tmp_path, capfd):
 WRONG = """
 def copy(source, target):
     with open(source) as reader, open(target, "w") as writer:
-        for line in source:
-            writer.write(line)
+        for line in reader:
+            writer.write(source)
 """
 
 
@@ -308,13 +308,13 @@ def test_the_model_of_the_library(tree, capfd):
     findings = json.loads(out)["findings"]
     assert code == 2 and "sub/b.py: SyntaxError" in err
     assert [(f["path"], f["line"], f["column"]) for f in findings] == [
-        ("a.py", 4, 21),
-        ("c.py", 5, 21),
+        ("a.py", 5, 26),
+        ("c.py", 6, 26),
     ]
     for found in findings:
-        assert (found["used"], found["suggested"]) == ("source", "reader")
-        assert (found["function"], found["end_column"]) == ("copy", 27)
-        assert found["candidates"][0]["name"] == "reader"
+        assert (found["used"], found["suggested"]) == ("source", "line")
+        assert (found["function"], found["end_column"]) == ("copy", 32)
+        assert found["candidates"][0]["name"] == "line"
         total = sum(c["probability"] for c in found["candidates"])
         assert total == pytest.approx(1, abs=1e-6)
     # What a slow run says of its progress differs.

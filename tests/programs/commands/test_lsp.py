@@ -15,7 +15,7 @@ from keras_bandgnn.programs.commands import lsp
 WRONG = """\
 def copy(source, target):
     with open(source) as reader, open(target, "w") as writer:
-        "\U0001f40d"; writer.write(source.read())
+        "\U0001f40d"; [writer.write(source) for line in reader]
 """
 
 
@@ -57,9 +57,9 @@ async def session(folder):
     found = [d for d in first.diagnostics if d.range.start.line == 2]
     (diagnostic,) = found
     # A snake counts as two, in units of UTF-16.
-    assert diagnostic.range.start.character == 27
-    assert diagnostic.range.end.character == 33
-    assert diagnostic.code == "wrong-variable" and "`reader`" in diagnostic.message
+    assert diagnostic.range.start.character == 28
+    assert diagnostic.range.end.character == 34
+    assert diagnostic.code == "wrong-variable" and "`line`" in diagnostic.message
     actions = await client.text_document_code_action_async(
         types.CodeActionParams(
             types.TextDocumentIdentifier(uri),
@@ -68,9 +68,9 @@ async def session(folder):
         )
     )
     (action,) = actions
-    assert action.title == "Replace source by reader"
+    assert action.title == "Replace source by line"
     (edit,) = action.edit.changes[uri]
-    assert (edit.new_text, edit.range) == ("reader", diagnostic.range)
+    assert (edit.new_text, edit.range) == ("line", diagnostic.range)
     # The text is another one at the place of an old diagnostic.
     moved = types.Range(
         types.Position(1, diagnostic.range.start.character),
@@ -89,7 +89,7 @@ async def session(folder):
     client.text_document_did_open(types.DidOpenTextDocumentParams(item))
     ranges = [d.range for d in (await published.get()).diagnostics]
     (found,) = [r for r in ranges if r.start.line == 4]
-    assert (found.start.character, found.end.character) == (27, 33)
+    assert (found.start.character, found.end.character) == (28, 34)
     # Several quick changes are checked once, when they are over.
     for version in (2, 3, 4):
         change = types.TextDocumentContentChangeWholeDocument(
