@@ -139,7 +139,7 @@ def fix_pair(case: dict) -> tuple:
     None for both where the bug is none of the rewrites, as in a string.
     """
     before, after = (
-        function_graph(case[k], name=case["function"], max_rewrites=5000)
+        function_graph(case[k], name=case["function"], max_rewrites=25_000)
         for k in ("before", "after")
     )
     line = case["line"] - case["function_start_line"] + 1

@@ -36,7 +36,7 @@ _WINDOW = 16 * _NODES
 # Slots for graphs and capacities in proportion to nodes, with some room.
 _NODES_PER_GRAPH = 32
 _ROOM = 1.05
-_MAX_NODES, _MAX_REWRITES = 5000, 5000
+_MAX_NODES, _MAX_REWRITES = 5000, 25_000
 
 
 @dataclasses.dataclass
