@@ -65,9 +65,14 @@ LONG = 60
 FOLDS = 5
 
 
-def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
+def train_packages(options) -> list[dict]:
+    """The packages for training, without those that real fixes are of."""
+    packages = corpus_packages(options.corpus, "train")
+    return [item for item in packages if item["name"] not in options.without]
+
+
+def chunks(packages: list[dict], size: int, seed: int) -> list[list[str]]:
     """Names of packages in random order, with about `size` functions together."""
-    packages = corpus_packages(corpus, "train")
     random.Random(seed).shuffle(packages)
     found, count = [[]], 0
     for package in packages:
@@ -298,13 +303,14 @@ def train(options) -> None:
     keras.utils.set_random_seed(options.seed)
     work = options.out.with_name(options.out.name + ".progress")
     work.mkdir(parents=True, exist_ok=True)
-    parts = chunks(options.corpus, options.chunk, options.seed)
+    packages = train_packages(options)
+    parts = chunks(packages, options.chunk, options.seed)
     total = max(round(options.passes * len(parts)), 1)
     first_late = total - round(options.late * total)
-    packages = corpus_packages(options.corpus, "train")
     functions = sum(package["kept"] for package in packages)
     if options.long:
-        functions = sum(map(share_of, read_corpus(options.corpus, "train")))
+        names = [package["name"] for package in packages]
+        functions = sum(map(share_of, read_corpus(options.corpus, "train", names)))
     samples = 2 * options.passes * functions
     if options.fixes:
         samples /= 1 - options.fix_share
@@ -438,6 +444,9 @@ def main() -> None:
     parser.add_argument("--fixes", type=Path, help="folder of real fixes")
     parser.add_argument(
         "--fix-share", type=float, default=0.2, help="share of fixes in a chunk"
+    )
+    parser.add_argument(
+        "--without", nargs="+", default=[], metavar="NAME", help="packages to leave out"
     )
     parser.add_argument("--fold", type=int, help="fold of projects to leave out")
     parser.add_argument("--steps", type=int, default=4, help="steps, or layers of gt")
