@@ -245,7 +245,9 @@ def start(task, other) -> None:
     weights = {weight.path.partition("/")[2]: weight for weight in other.weights}
     for new in task.weights:
         old = weights.get(new.path.partition("/")[2])
-        new.assign(np.zeros(new.shape) if old is None else np.array(old))
+        new.assign(
+            np.zeros(new.shape) if old is None else keras.ops.convert_to_numpy(old)
+        )
 
 
 def grow(task, narrow) -> None:
