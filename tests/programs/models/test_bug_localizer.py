@@ -6,6 +6,7 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.programs import encode_function, function_graph
+from keras_bandgnn.programs.rewrite_traits import COLUMNS, trait_columns
 from tests.models.task_samples import BACKBONES, data_of, task_of
 
 SOURCES = [
@@ -51,11 +52,12 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def localizer(kind="GGNN", **options):
+def localizer(kind="GGNN", traits=False, **options):
     keras.utils.set_random_seed(0)
     encoder = kb.preprocessing.FunctionEncoder(
-        num_type_buckets=64, num_subtoken_buckets=256
+        num_type_buckets=64, num_subtoken_buckets=256, traits=traits
     )
+    options["edge_inputs"] = encoder.edge_inputs()
     backbone = KINDS[kind](encoder)
     batcher = kb.preprocessing.DynamicBatcher(1)
     layers = [encoder, *backbone.graph_layers()]
@@ -90,11 +92,12 @@ def test_outputs_are_a_softmax_over_rewrites_and_no_change(kind):
         assert found.sum() == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.parametrize("traits", [False, True])
 @pytest.mark.parametrize(
     ("size", "kind"), [(1, "GGNN"), (2, "GGNN"), (4, "GGNN"), (1, "GT"), (4, "GT")]
 )
-def test_batches_do_not_change_probabilities(size, kind):
-    task = localizer(kind)
+def test_batches_do_not_change_probabilities(size, kind, traits):
+    task = localizer(kind, traits)
     expected = task.rewrite_probabilities(functions())
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
         task.preprocessor.graph_layers, kb.preprocessing.StaticBatcher(size)
@@ -103,6 +106,46 @@ def test_batches_do_not_change_probabilities(size, kind):
     found = task.rewrite_probabilities([functions()[i] for i in order])
     for place, i in enumerate(order):
         np.testing.assert_allclose(found[place], expected[i], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["GGNN", "GT"])
+def test_traits_add_an_embedding_of_each_column_to_the_head(kind, tmp_path):
+    task = localizer(kind, traits=True)
+    (table,) = [w for w in task.head.weights if "traits" in w.path]
+    assert table.shape == (sum(COLUMNS), 8)
+    before = task.rewrite_probabilities(functions())
+    # Without the columns' embeddings it is the same model without traits.
+    values = keras.ops.convert_to_numpy(table)
+    table.assign(np.zeros(table.shape))
+    plain = localizer(kind)
+    weights = [w for w in task.get_weights() if w.shape != table.shape]
+    plain.set_weights(weights)
+    for one, other in zip(
+        task.rewrite_probabilities(functions()),
+        plain.rewrite_probabilities(functions()),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    # A column counts for the rewrites that have its id, and for no others.
+    function = function_graph(SOURCES[1]).repaired_by(-1)
+    ids = trait_columns(function.traits)
+    row = np.zeros_like(values)
+    column, value = 1, ids[0, 1]
+    row[sum(COLUMNS[:column]) + value] = 3.0
+    table.assign(row)
+    (found,) = task.rewrite_probabilities([function])
+    (expected,) = plain.rewrite_probabilities([function])
+    ratios = found[1:] / expected[1:]
+    has = ids[:, column] == value
+    assert 0 < has.sum() < len(has)
+    assert np.ptp(ratios[~has]) < 1e-5 < np.abs(ratios[has] - ratios[~has][0]).min()
+    table.assign(values)
+    task.save_to_preset(tmp_path / "preset")
+    loaded = kb.models.BugLocalizer.from_preset(tmp_path / "preset")
+    for one, other in zip(
+        loaded.rewrite_probabilities(functions()), before, strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 
 
 @kinds
