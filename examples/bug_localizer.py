@@ -148,8 +148,10 @@ def fix_pair(case: dict) -> tuple:
         for k in ("before", "after")
     )
     line = case["line"] - case["function_start_line"] + 1
-    repair = before and before.rewrite_to(line, case["col"], case["correct"])
-    if repair is None or after is None:
+    if before is None or after is None:
+        return None, None
+    repair = before.rewrite_to(line, case["col"], case["correct"])
+    if repair is None:
         return None, None
     return before.repaired_by(repair), after.repaired_by(-1)
 
