@@ -1,10 +1,11 @@
 """`rewrite_traits`: what the two variables of a rewrite have in common."""
 
 import ast
-import dataclasses
+import bisect
 import functools
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,14 +76,16 @@ _FIELDS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Place:
-    """Where a name stands: its role, the lines of its statement, what that assigns."""
+class _Statement(NamedTuple):
+    """The lines of a statement, without those of a block, and the names it assigns."""
 
-    role: str = "other"
     first: int = 0
     last: int = 0
     targets: frozenset[str] = frozenset()
+
+
+_Place = tuple[int, _Statement]
+"""Where a name stands: its role and its statement."""
 
 
 def rewrite_traits(
@@ -114,7 +117,8 @@ def rewrite_traits(
     other = np.array([variables[v] for u in usages for v in u.others], np.int64)
     right = np.array([variables[u.variable] for u in usages], np.int64)[rows]
     places = _places(read.unit)
-    standing = [places.get(read.unit.tokens.starts[u.token], _Place()) for u in usages]
+    nowhere = (ROLES.index("other"), _Statement())
+    standing = [places.get(read.unit.tokens.starts[u.token], nowhere) for u in usages]
     kinds, reads = np.array(
         [_use(variable, read.offset, read.unit) for variable in variables], np.int64
     ).T
@@ -122,7 +126,9 @@ def rewrite_traits(
     traits = np.concatenate(
         [
             _similarities([variable.name for variable in variables], right, other),
-            _nearness(read.unit, list(variables), usages, standing)[other, rows],
+            _nearness(read.unit, list(variables), usages, [p[1] for p in standing])[
+                other, rows
+            ],
             np.stack(
                 [
                     kinds[right],
@@ -130,7 +136,7 @@ def rewrite_traits(
                     np.searchsorted((2, 4), reads[right], "right"),
                     np.searchsorted((1, 2, 4), reads[other], "right"),
                     underscore[other],
-                    np.array([ROLES.index(place.role) for place in standing])[rows],
+                    np.array([role for role, _ in standing])[rows],
                 ],
                 1,
             ),
@@ -160,15 +166,14 @@ def _similarities(names: list[str], right: np.ndarray, other: np.ndarray) -> np.
 
 @functools.lru_cache(200_000)
 def _similarity(one: str, other: str) -> tuple[int, int, int, int]:
-    words, text = (
-        np.searchsorted(_SHARES, share)
-        for share in (
-            _share(_words(one), _words(other)),
-            _share(_bigrams(one), _bigrams(other)),
-        )
+    words = _share(_words(one), _words(other))
+    text = _share(_bigrams(one), _bigrams(other))
+    return (
+        bisect.bisect_left(_SHARES, words),
+        bisect.bisect_left(_SHARES, text),
+        (len(one) <= _SHORT) + (len(other) <= _SHORT),
+        one + "s" == other or other + "s" == one,
     )
-    short = (len(one) <= _SHORT) + (len(other) <= _SHORT)
-    return int(words), int(text), short, one + "s" == other or other + "s" == one
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:
@@ -191,12 +196,11 @@ def _nearness(
     unit: SourceUnit,
     variables: list[Variable],
     usages: Sequence[FoundUsage],
-    places: list[_Place],
+    statements: list[_Statement],
 ) -> np.ndarray:
     """Return where variables occur, seen from usages, [V, U, 6]."""
     tokens = np.array([usage.token for usage in usages])
-    first = np.array([place.first for place in places])
-    last = np.array([place.last for place in places])
+    first, last = np.array([item[:2] for item in statements]).T
     starts = unit.tokens.starts
     near = np.zeros((len(variables), len(usages), 6), np.int64)
     far = len(_TOKENS) + 1
@@ -219,8 +223,8 @@ def _nearness(
         near[number, :, 3] = edges[1] > edges[0]
         near[number, :, 4] = edges[3] > edges[2]
     numbers = {variable.name: number for number, variable in enumerate(variables)}
-    for column, place in enumerate(places):
-        for name in place.targets & numbers.keys():
+    for column, statement in enumerate(statements):
+        for name in statement.targets & numbers.keys():
             near[numbers[name], column, 5] = 1
     return near
 
@@ -244,39 +248,43 @@ def _use(variable: Variable, offset: int, unit: SourceUnit) -> tuple[int, int]:
 
 
 def _places(unit: SourceUnit) -> dict[tuple[int, int], _Place]:
-    """Return where names stand, by their position in the text."""
+    """Return where names that are read stand, by their position in the text."""
     places = {}
-    nodes: list[tuple] = [(unit.tree, unit.tree, "", _Place())]
+    nodes: list[tuple] = [(unit.tree, unit.tree, "", _Statement())]
     while nodes:
-        node, parent, field, place = nodes.pop()
-        if isinstance(node, ast.stmt):
-            place = _statement(node)
+        node, parent, field, statement = nodes.pop()
         if isinstance(node, ast.Name):
-            role = _role(parent, field)
-            places[unit.tokens.start(node)] = dataclasses.replace(place, role=role)
-        for name, value in ast.iter_fields(node):
-            parts = value if isinstance(value, list) else [value]
-            nodes += [
-                (part, node, name, place) for part in parts if isinstance(part, ast.AST)
-            ]
+            place = (_role(type(parent), field), statement)
+            places[unit.tokens.start(node)] = place
+            continue
+        if isinstance(node, ast.stmt):
+            statement = _statement(node)
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                for part in value:
+                    if isinstance(part, ast.AST):
+                        nodes.append((part, node, name, statement))
+            elif isinstance(value, ast.AST) and name != "ctx":
+                nodes.append((value, node, name, statement))
     return places
 
 
-def _statement(node: ast.stmt) -> _Place:
-    """Return the lines of a statement, without those of a block, and its targets."""
+def _statement(node: ast.stmt) -> _Statement:
     last = node.end_lineno or node.lineno
     body = getattr(node, "body", None)
     if body:
         last = max(node.lineno, body[0].lineno - 1)
     targets = node.targets if isinstance(node, ast.Assign) else ()
     names = frozenset(item.id for item in targets if isinstance(item, ast.Name))
-    return _Place(first=node.lineno, last=last, targets=names)
+    return _Statement(node.lineno, last, names)
 
 
-def _role(parent: ast.AST, field: str) -> str:
-    if (type(parent), field) in _FIELDS:
-        return _FIELDS[type(parent), field]
+@functools.cache
+def _role(parent: type[ast.AST], field: str) -> int:
+    if (parent, field) in _FIELDS:
+        return ROLES.index(_FIELDS[parent, field])
     for classes, role in _PARENTS:
-        if isinstance(parent, classes):
-            return role
-    return "other"
+        if issubclass(parent, classes):
+            return ROLES.index(role)
+    return ROLES.index("other")

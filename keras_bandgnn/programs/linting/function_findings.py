@@ -107,6 +107,7 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
     began = time.perf_counter()
     graphs: list[FunctionGraph] = []
     file = ReadFile()
+    traits = encoding is None or encoding.get("traits", False)
     try:
         signatures, functions = read_functions(text)
         signatures = Signatures(signatures)
@@ -114,7 +115,7 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
             name = item["name"]
             try:
                 read = FunctionSource(item["source"], (), signatures, name)
-                graph = graph_of(read, name, _MAX_NODES, _MAX_REWRITES)
+                graph = graph_of(read, name, _MAX_NODES, _MAX_REWRITES, traits)
                 if graph is None and read.usages or read.too_large:
                     file.reasons.append(f"{name}: too large to check")
             except (TooLarge, RecursionError, SyntaxError) as error:
