@@ -1,11 +1,11 @@
 """Finds variables that look wrong in Python files, folders and notebooks.
 
 Only findings that the model is very sure of are reported; --rank lists the most
-suspicious places instead, for a review. In a git repository, ignored
-files, submodules and nested repositories are left out. A comment `# bandgnn: ignore`
-silences its statement, or the function or class at whose head it stands;
-`# bandgnn: ignore-file` the file. Defaults of the options come from the table
-[tool.bandgnn] of the nearest pyproject.toml.
+suspicious places instead, for a review. In a git repository, ignored files, submodules
+and nested repositories are left out. A comment `# bandgnn: ignore` silences its
+statement, or the function or class at whose head it stands; `# bandgnn: ignore-file`
+the file. Defaults of the options come from the table [tool.bandgnn] of the nearest
+pyproject.toml.
 
 Exit code: 0 without findings, 1 with findings (see --fail-on), 2 for a wrong command
 line, or if a file could not be checked.
