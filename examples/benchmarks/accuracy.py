@@ -7,7 +7,7 @@ of MoleculeNet. The weights of the best validation score are tested. Prints the 
 the standard deviation of the test scores beside those of `published.py`. With --results
 they are kept in a file, from which `python docs/benchmarks.py` makes the page and which
 an interrupted run goes on from, trainings on graphs after their last epoch. With
---preset the run of the best validation score is saved with its card.
+--preset the run of the best validation score is saved with its card and its recipe.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import os
 import platform
 import shutil
 import tempfile
@@ -338,13 +339,34 @@ def card_of(record: dict) -> dict:
         "score": "\n".join(
             [
                 f"Test {protocol.metric} {mean}, mean and standard deviation of {runs} "
-                f"runs. These weights: test {test}, validation {valid}.",
+                f"runs in {record['minutes']:.0f} minutes on {os.cpu_count()} cores. "
+                f"These weights: test {test}, validation {valid}.",
                 *print_,
             ]
         ),
         "seed": f"{seed}, {record['backend']}",
         "command": f"    {record['command']}",
     }
+
+
+def recipe_of(record: dict) -> str:
+    """Return the text of a recipe, from which train_preset makes the preset again."""
+    protocol = PROTOCOLS[record["set"]]
+    settings = {k: v for k, v in record["settings"].items() if v is not None}
+    lines = [
+        f'# Data: as `kb.data.load("{protocol.name}")` reads it.',
+        'command = "accuracy"',
+        f'arguments = ["{record["set"]}", "{record["model"]}"]',
+        f'backend = "{record["backend"].partition(" ")[0]}"',
+        "",
+        "[options]",
+        f"seeds = {record['runs']}",
+        "",
+        "[options.setting]",
+        # Strings, numbers and truth values are written alike in JSON and TOML.
+        *(f"{name} = {json.dumps(value)}" for name, value in settings.items()),
+    ]
+    return "\n".join([*lines, ""])
 
 
 def score_text(record: dict, deviation: bool = True) -> str:
@@ -409,6 +431,7 @@ def run(options: argparse.Namespace) -> None:
     if options.preset:
         task = models.Task.from_preset(options.preset)
         task.save_to_preset(options.preset, "float16", card_of(record))
+        (Path(options.preset) / "recipe.toml").write_text(recipe_of(record))
     runs_text = f"{len(record['scores'])} runs, {record['parameters']:,} parameters"
     name = f"keras-bandgnn, {record['name']}"
     rows = [[name, score_text(record), f"{runs_text}, {record['minutes']:.1f} min"]]

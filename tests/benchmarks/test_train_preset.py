@@ -185,6 +185,15 @@ def test_every_recipe_trains(name, tmp_path, monkeypatch, capsys):
         words += [flag, str(tmp_path / file)]
     assert called([*words, *more], monkeypatch) == 0, capsys.readouterr().err
     kb.models.Task.from_preset(tmp_path / "preset")
+    if values.get("command") == "accuracy":
+        # The command writes the recipe of what it has done.
+        again = tomllib.loads((tmp_path / "preset" / "recipe.toml").read_text())
+        assert again["arguments"] == values["arguments"]
+        assert again["options"]["seeds"] == 1
+        short = {"epochs", "hidden_dim", "published"}
+        settings = again["options"]["setting"]
+        for setting, value in values["options"].get("setting", {}).items():
+            assert setting in short or settings[setting] == value
 
 
 def test_every_preset_with_weights_has_a_recipe():
