@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -61,6 +62,8 @@ def read_fixes(
 ) -> list[Fix]:
     """Read the fixes in `cases.jsonl.gz` and `files_before.jsonl.gz` of a folder.
 
+    Without the second file the functions before the fixes stand for their files.
+
     Args:
         folder: The folder.
         limit: Number of fixes; all if omitted.
@@ -69,11 +72,13 @@ def read_fixes(
     Raises:
         ValueError: If the files do not fit to each other.
     """
-    cases, files = (
-        [json.loads(line) for line in gzip.open(folder / name, "rt", encoding="utf-8")]
-        for name in ("cases.jsonl.gz", "files_before.jsonl.gz")
-    )
-    sources = {file["id"]: file["source"] for file in files}
+    cases, files = _rows(folder / "cases.jsonl.gz"), folder / "files_before.jsonl.gz"
+    sources: dict[Any, str] = {}
+    if files.exists():
+        sources = {file["id"]: file["source"] for file in _rows(files)}
+    else:
+        for case in cases:
+            sources[case["id"]], case["line"] = _function_alone(case)
     seen, fixes = {_normal(name) for name in trained}, []
     for case in _with_progress(cases[:limit]):
         before = sources.get(case["id"], "").replace("\r\n", "\n")
@@ -92,6 +97,18 @@ def read_fixes(
             _fix(case, before, after, not seen.isdisjoint(map(_normal, names)))
         )
     return fixes
+
+
+def _rows(path: Path) -> list[dict]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _function_alone(case: dict) -> tuple[str, int]:
+    """Return a module of the function before a fix, and the line of the bug in it."""
+    head = "class Owner:\n" if case["before"][:1].isspace() else ""
+    line = case["line"] - case["function_start_line"] + 1
+    return head + case["before"], line + bool(head)
 
 
 def _normal(name: str) -> str:

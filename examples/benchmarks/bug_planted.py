@@ -15,7 +15,7 @@ from keras_bandgnn.cli import report
 from keras_bandgnn.programs.linting.finding import FindingSource
 
 RATES = (0.1, 0.2, 0.3, 0.4)
-ALARMS = (0.5, 1.0, 5.0)
+ALARMS = (0.2, 0.5, 1.0, 5.0)
 FIRST = (1, 5, 10)
 
 

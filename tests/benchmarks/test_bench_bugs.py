@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 import re
 import sysconfig
 from pathlib import Path
@@ -156,6 +157,23 @@ def test_fixes_are_read_and_must_fit(fixes):
         stream.write(json.dumps({"id": 3, "source": "\n" * 9}) + "\n")
     with pytest.raises(ValueError, match="`width` at line 7 .* case 3"):
         read_fixes(fixes)
+
+
+def test_functions_stand_for_files_that_are_lacking(fixes):
+    (whole,) = read_fixes(fixes)
+    with gzip.open(fixes / "cases.jsonl.gz", "rt") as stream:
+        case = json.loads(stream.read())
+    first, end = whole.lines
+    lines = whole.before.split("\n")[first - 1 : end - 1]
+    case |= {"before": "\n".join(lines), "function_start_line": first}
+    with gzip.open(fixes / "cases.jsonl.gz", "wt") as stream:
+        stream.write(json.dumps(case) + "\n")
+    os.unlink(fixes / "files_before.jsonl.gz")
+    (fix,) = read_fixes(fixes)
+    assert (fix.used, fix.correct, fix.column) == (whole.used, whole.correct, 24)
+    before, after, line = fix.alone
+    assert before.split("\n")[line - 1] == "        area = width * width"
+    assert after.split("\n")[line - 1] == "        area = width * height"
 
 
 def test_modules_have_bugs_where_they_say(corpus):
