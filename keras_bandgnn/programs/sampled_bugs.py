@@ -93,8 +93,8 @@ def bug_samples(
     if hard_share is True or hard_share != 1:
         fraction("hard_share", hard_share)
     one_of("mistakes", mistakes, ("uniform", "likely"))
+    fraction("unread_share", unread_share)
     if unread_share:
-        fraction("unread_share", unread_share)
         functions = _with_unread_names(functions, f"{seed}:{epoch}", unread_share)
     graphs = _graphs(functions, f"{seed}:{epoch}", max_nodes, max_rewrites)
     if mistakes == "likely":

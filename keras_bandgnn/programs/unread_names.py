@@ -37,7 +37,7 @@ def with_unread_name(source: str, rng: random.Random) -> str:
 
     Example:
     >>> with_unread_name("def f(a):\n    return a", random.Random(0))
-    'def f(a, level):\n    return a'
+    'def f(a, i):\n    return a'
     """
     try:
         node = ast.parse(f"if 1:\n{source}" if source[:1].isspace() else source).body[0]
