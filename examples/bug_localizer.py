@@ -66,7 +66,7 @@ FOLDS = 5
 
 
 def train_packages(options) -> list[dict]:
-    """The packages for training, without those that real fixes are of."""
+    """The packages for training, without those of `--without`."""
     packages = corpus_packages(options.corpus, "train")
     return [item for item in packages if item["name"] not in options.without]
 

@@ -128,7 +128,7 @@ class NodeEncoder(keras_bases.Layer):
                 "np.bincount(receivers, minlength=num_nodes)})."
             )
         # === Layers ===
-        # One attribute each: the names of the weights in a file.
+        # Attributes, as their names are those of the weights in a file.
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
             if kind != "sets":

@@ -49,8 +49,8 @@ def bug_samples(
 
     The usage and the wrong variable are drawn uniformly among local variables, or as
     developers confuse them; the draws depend on the seed, the epoch and the function
-    alone. Functions that have
-    nothing to choose, do not parse or are too large are left out.
+    alone. Functions that have nothing to choose, do not parse or are too large are left
+    out.
 
     With a `judge` a share of the bugs is hard: a rewrite is drawn in proportion to the
     square root of the probability that the judge gives to it in the function as it is,

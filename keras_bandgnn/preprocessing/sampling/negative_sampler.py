@@ -162,8 +162,8 @@ class NegativeSampler:
             return lambda index, rng: pairs
         true = pairs.without_time()
         if known is not None:
-            known = as_pairs("known", known, num_nodes)
-            true = NodePairs.concatenate([true, known.without_time()])
+            others = as_pairs("known", known, num_nodes).without_time()
+            true = NodePairs.concatenate([true, others])
         taken = true if self.exclude_known else true.take(slice(0))
         # Ends of "typed" stay those of the pairs: users rate items, not items users.
         if boolean("undirected", undirected):

@@ -47,7 +47,8 @@ def test_what_nothing_reads_by_convention_or_a_linter_reports_is_not_suggested(t
         "    for number, spare in rows:\n        other(number)\n"
     )
     (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
-    names = {name for f in result.findings for name, _ in f.candidates if _ > 0}
+    pairs = [pair for finding in result.findings for pair in finding.candidates]
+    names = {name for name, share in pairs if share > 0}
     # A loop's name and a parameter may be read nowhere for no reason that is known.
     assert names == {"rows", "other", "item", "number", "spare"}
     reads_all = text.replace("other(number)", "other(number, locals())")
