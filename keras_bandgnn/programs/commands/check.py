@@ -219,7 +219,8 @@ def _check(options: argparse.Namespace):
             advance(done + len(errors), len(files), lines, checker.loaded)
             skipped += [_part(result.code.path, why) for why in result.skipped]
             result = _relevant(result, changed, baseline)
-            held_back += sum(finding.is_likely for finding in result.held_back)
+            almost = checker.min_confidence / 10
+            held_back += sum(item.confidence >= almost for item in result.held_back)
             if result.findings:
                 results.append(dataclasses.replace(result, held_back=()))
             if options.rank is not None:

@@ -19,7 +19,7 @@ class Finding:
         column: First column in characters, from 1.
         end_column: The column after the name.
         used: The variable in the source.
-        suggested: The variable that fits better.
+        suggested: The variable that may be meant instead.
         confidence: Probability of the suggested variable.
         candidates: (name, probability) of the variables to choose from, the most likely
             first.
@@ -42,15 +42,11 @@ class Finding:
     def message(self) -> str:
         """The finding in a sentence."""
         where = "" if self.function == "<module>" else f" in {self.function}"
+        percent = 100 * self.confidence
+        share = f"{percent:.1f}" if percent >= 1 else f"{percent:.2g}"
         return (
-            f"`{self.used}` is used{where}, `{self.suggested}` fits better "
-            f"({100 * self.confidence:.1f} %)"
+            f"`{self.used}` is used{where}, `{self.suggested}` may be meant ({share} %)"
         )
-
-    @property
-    def is_likely(self) -> bool:
-        """Whether another variable is more probable than the one in use."""
-        return self.candidates[0][0] != self.used
 
     @property
     def place(self) -> str:

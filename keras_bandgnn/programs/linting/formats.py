@@ -25,8 +25,7 @@ class Run:
         files: Number of files that were checked.
         model: The model.
         min_confidence: Least confidence of a finding.
-        held_back: Number of less confident findings, where another variable is more
-            probable than the one in use.
+        held_back: Number of less confident findings, from a tenth of it on.
         ranked: Whether text and JSON list the most confident findings first.
     """
 

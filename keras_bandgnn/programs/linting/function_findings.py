@@ -149,7 +149,7 @@ class FunctionFindings(FindingSource):
     Args:
         task: The task.
         processes: Processes that read files; one per core if omitted.
-        least: Least probability of a finding.
+        least: Least probability of a finding, before calibration.
     """
 
     def __init__(self, task, processes: int | None = None, least: float = 0.01):
@@ -247,7 +247,10 @@ class FunctionFindings(FindingSource):
             yield FileFindings(code, tuple(findings), skipped)
 
     def _probabilities(self, graphs: FlatGraphs) -> list[np.ndarray]:
-        """Return the probability of each rewrite, for each graph."""
+        """Return the probability of each rewrite for each graph, [2, R].
+
+        The first row is that of training, the second one is calibrated.
+        """
         from keras_bandgnn.batch import unbatch
         from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 
@@ -277,12 +280,12 @@ class FunctionFindings(FindingSource):
             ordered = task.in_given_order(graphs, loader)
             rows = [ordered(graph, scores) for graph, scores in enumerate(rows)]
         # The types of rewrites follow that of no change.
-        is_rewrite = graphs.edge_type > task.first_type
-        is_rewrite = np.split(is_rewrite, graphs.edge_ptr[1:-1])
-        shares = [
-            np.exp(scores[mask], dtype=np.float64)
-            for scores, mask in zip(rows, is_rewrite, strict=True)
-        ]
+        types = np.split(graphs.edge_type, graphs.edge_ptr[1:-1])
+        shares = []
+        for scores, kind in zip(rows, types, strict=True):
+            unchanged = scores[kind == task.first_type]
+            scores = np.append(unchanged, scores[kind > task.first_type])
+            shares.append(np.stack([np.exp(scores), task.calibrated(scores)])[:, 1:])
         self.seconds["model"] += model
         self.seconds["packing"] += time.perf_counter() - began - model
         return shares
@@ -297,8 +300,8 @@ class FunctionFindings(FindingSource):
             )
         usages = function.rewrites[:, 0]
         unread = np.isin(function.rewrites[:, 1], function.unread)
-        shares = np.where(unread, 0.0, shares)
-        for usage in np.unique(usages[shares >= self._least]).tolist():
+        uncalibrated, shares = np.where(unread, 0.0, shares)
+        for usage in np.unique(usages[uncalibrated >= self._least]).tolist():
             rows = np.flatnonzero(usages == usage)
             rows = rows[np.argsort(-shares[rows], kind="stable")]
             used = function.variables[function.used[usage]]

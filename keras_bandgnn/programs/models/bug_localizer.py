@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
 import keras
@@ -10,7 +10,16 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import fraction, mapping, optional, positive_int
+from keras_bandgnn.checks import (
+    fraction,
+    mapping,
+    number,
+    optional,
+    positive_int,
+    positive_number,
+    refuse,
+    sequence,
+)
 from keras_bandgnn.layers.batch_layer import target_edges
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.label_checks import require_label_level
@@ -36,6 +45,13 @@ if TYPE_CHECKING:
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 _LEAST = -1e9
+
+
+def _calibration(name: str, value: Sequence[float]) -> list[float]:
+    pair = sequence(name, value, "a temperature and a number")
+    if len(pair) != 2:
+        refuse(name, "a temperature and a number", value)
+    return [positive_number(f"{name}[0]", pair[0]), number(f"{name}[1]", pair[1])]
 
 
 class ChoiceLabels(Labels):
@@ -83,6 +99,8 @@ class BugLocalizer(MaskedTask):
         hidden: Width of the hidden layer of the head; by default the states'.
         edge_inputs: Features of edges that the head reads beside the type, as `inputs`
             of `EdgeReadout`, such as `FunctionEncoder.edge_inputs()`.
+        calibration: Temperature T, and b, which is added to the score of no change,
+            for `rewrite_probabilities`: see `calibrated`. None for those of `predict`.
         min_confidence: Probability of a rewrite from which `bandgnn check` reports it,
             if not told otherwise.
         **kwargs: Passed to `Task`.
@@ -135,6 +153,7 @@ class BugLocalizer(MaskedTask):
         first_type: int | None = None,
         hidden: int | None = None,
         edge_inputs: Mapping | None = None,
+        calibration: Sequence[float] | None = None,
         min_confidence: float = 0.9,
         **kwargs: Unpack[TaskOptions],
     ):
@@ -153,6 +172,7 @@ class BugLocalizer(MaskedTask):
         self.first_type = positive_int("first_type", first_type, 0)
         self.hidden = optional(positive_int, "hidden", hidden)
         self.edge_inputs = dict(optional(mapping, "edge_inputs", edge_inputs) or {})
+        self.calibration = optional(_calibration, "calibration", calibration)
         self.min_confidence = fraction("min_confidence", min_confidence)
         # === Layers ===
         self.head = EdgeReadout(
@@ -210,7 +230,7 @@ class BugLocalizer(MaskedTask):
     def rewrite_probabilities(
         self, functions: Data, **kwargs: Unpack[PredictOptions]
     ) -> list:
-        """Return the probability of each rewrite and of no change.
+        """Return the probability of each rewrite and of no change, `calibrated`.
 
         Args:
             functions: Functions or graphs, in any form that `fit` takes.
@@ -225,9 +245,34 @@ class BugLocalizer(MaskedTask):
         for rows in self.predict(functions, **kwargs):
             if rows is not None:
                 rows = np.asarray(rows[:, 0], np.float64)
-                rows = np.exp(rows[rows > 0.5 * _LEAST])
+                rows = self.calibrated(rows[rows > 0.5 * _LEAST])
             probabilities.append(rows)
         return probabilities
+
+    def calibrated(self, log_shares: np.ndarray) -> np.ndarray:
+        """Return probabilities where bugs are as rare as in the code to check.
+
+        Training shows a bug in every second function or so. With the temperature T and
+        b of `calibration`, fitted where bugs are rare:
+
+            p(none) ~ exp(log_share(none) / T + b), p(v, u) ~ exp(log_share(v, u) / T)
+
+        Reference: Saerens et al., "Adjusting the Outputs of a Classifier to New a
+        Priori Probabilities", Neural Computation 2002, with a temperature.
+
+        Args:
+            log_shares: [1 + R], log p of no change and of each rewrite of a function.
+
+        Returns:
+            float64 [1 + R], which add up to 1.
+        """
+        scores = np.array(log_shares, np.float64)
+        if self.calibration is not None:
+            temperature, bias = self.calibration
+            scores /= temperature
+            scores[:1] += bias
+            scores -= np.logaddexp.reduce(scores)
+        return np.exp(scores)
 
     def check_labels(self, loader: Loader) -> None:
         """Raise a ValueError unless each graph has one right edge."""
@@ -256,5 +301,6 @@ class BugLocalizer(MaskedTask):
             "first_type": self.first_type,
             "hidden": self.hidden,
             "edge_inputs": self.edge_inputs or None,
+            "calibration": self.calibration,
             "min_confidence": self.min_confidence,
         }

@@ -48,7 +48,7 @@ def test_no_findings(name):
 def test_text():
     first, second, book, summary = text(run("a.py")).splitlines()
     assert first == (
-        "a.py:1:5: wrong-variable: `bad_a` is used in function, `a` fits better "
+        "a.py:1:5: wrong-variable: `bad_a` is used in function, `a` may be meant "
         "(99.9 %)"
     )
     assert second.startswith("a.py:3:11: ")
@@ -132,7 +132,7 @@ def test_github():
     lines = github(run("a.py", *ODD)).splitlines()
     assert lines[0] == (
         "::warning file=a.py,line=1,endLine=1,col=5,endColumn=9,title=wrong-variable"
-        "::`bad_a` is used in function, `a` fits better (99.9 %25)"
+        "::`bad_a` is used in function, `a` may be meant (99.9 %25)"
     )
     assert len(lines) == 2 * 5 + 2
     assert lines[2].startswith("::warning file=a b%2Cc%3Ad%25.py,line=1,")

@@ -1,5 +1,6 @@
 """Findings of a `BugLocalizer`: places, probabilities, and what is skipped."""
 
+import operator
 import os
 import subprocess
 import sys
@@ -55,6 +56,22 @@ def test_what_nothing_reads_by_convention_or_a_linter_reports_is_not_suggested(t
     (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", reads_all)])
     names = {name for f in result.findings for name, _ in f.candidates}
     assert {"unused", "handle", "_hook", "_"} <= names
+
+
+def test_a_calibration_changes_confidence_but_not_what_is_found(task):
+    rare = kb.models.BugLocalizer(
+        task.backbone, task.preprocessor, calibration=(2.0, 8.0)
+    )
+    rare.head.set_weights(task.head.get_weights())
+    code = SourceCode("a.py", TEXT)
+    (before,) = FunctionFindings(task).check([code])
+    (after,) = FunctionFindings(rare).check([code])
+    place = operator.attrgetter("place", "suggested")
+    assert list(map(place, before.findings)) == list(map(place, after.findings))
+    assert before.findings
+    for one, other in zip(before.findings, after.findings, strict=True):
+        assert other.confidence < one.confidence / 10
+        assert sum(share for _, share in other.candidates) == pytest.approx(1)
 
 
 def test_every_usage_has_its_place_and_a_distribution(task):

@@ -203,6 +203,25 @@ def test_a_preset_has_it_all(tmp_path, kind):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
+@kinds
+def test_a_calibration_scales_scores_and_favours_no_change(kind, tmp_path):
+    plain, temperature, bias = localizer(kind), 1.7, 5.0
+    task = localizer(kind, calibration=(temperature, bias))
+    task.set_weights(plain.get_weights())
+    task.save_to_preset(tmp_path / "preset")
+    again = kb.models.BugLocalizer.from_preset(tmp_path / "preset")
+    for before, after, loaded in zip(
+        plain.rewrite_probabilities(functions()),
+        task.rewrite_probabilities(functions()),
+        again.rewrite_probabilities(functions()),
+        strict=True,
+    ):
+        scores = np.log(before) / temperature
+        scores[0] += bias
+        np.testing.assert_allclose(after, softmax(scores), rtol=1e-6)
+        np.testing.assert_allclose(loaded, after, rtol=1e-6)
+
+
 @pytest.mark.parametrize("backbone", ["GINEBackbone", "GCNBackbone"])
 def test_any_backbone_with_edges(backbone):
     task = task_of("BugLocalizer", backbone)
@@ -224,6 +243,9 @@ def test_one_function_is_a_list_of_one():
 def test_errors():
     with pytest.raises(ValueError, match="`first_type`"):
         kb.models.BugLocalizer(BACKBONES["GCNBackbone"]())
+    for calibration in (3.0, (0.0, 1.0), (1.0,), (1.0, np.nan)):
+        with pytest.raises(ValueError, match="`calibration"):
+            localizer(calibration=calibration)
     task = localizer()
     graph = encode_function(
         functions()[0], num_type_buckets=64, num_subtoken_buckets=256
