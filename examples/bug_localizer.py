@@ -22,7 +22,10 @@ With --mistakes likely, bugs are planted as developers make them, and with --fix
 ones are part of each chunk: each function with its bug, and as the fix left it. FIXES
 is a folder with `cases.jsonl.gz`, one object a line with `repo`, `function`,
 `function_start_line`, `line`, `col`, `used`, `correct`, `before` and `after`. With
---fold K the projects of one of five folds are left out, and the bugs in them ranked.
+--fold K the projects of one of five folds are left out, and the bugs in them ranked;
+these bugs among correct code, one in 2,000 functions, calibrate the model. Without
+--fold, --calibration has the mean of the folds. With --mean the model has the mean of
+the weights after the last chunks.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
@@ -167,6 +170,15 @@ def fold_of(fixes: dict[str, list[tuple]], fold: int | None) -> tuple[list, list
     return train, held_out
 
 
+def encoded_pairs(fixes: list[tuple], traits: bool) -> list[list]:
+    """The graphs of fixes for training, without functions that are very long."""
+    return [
+        [encode_function(without_info(graph), traits=traits) for graph in pair]
+        for pair in fixes
+        if pair[0] is not None and len(pair[0].labels) <= 3000
+    ]
+
+
 def fix_ranks(task, pairs: list[tuple]) -> dict[str, float]:
     """How often the place of a bug, and its repair, are among the first of a function.
 
@@ -187,6 +199,51 @@ def fix_ranks(task, pairs: list[tuple]) -> dict[str, float]:
         for name, ranks in (("place", places), ("repair", repairs))
         for count in (1, 5, 10)
     }
+
+
+def correct_functions(corpus: Path, split: str) -> tuple[list, int]:
+    """Functions of a split as they are, and their lines."""
+    functions, lines = [], 0
+    for item in read_corpus(corpus, split):
+        lines += item.source.count("\n") + 1
+        graph = function_graph(item.source, name=item.name, **LONG_LIMITS)
+        if graph is not None:
+            functions.append(graph.repaired_by(-1))
+    return functions, lines
+
+
+def calibrate(task, corpus: Path, held_out: list[tuple], options) -> None:
+    """Let a model expect as few bugs as there are, and report where it is worth it.
+
+    Bugs are those of fixes that it was not trained on, among correct functions of
+    packages that it was not trained on. It reports a function in 5,000 lines.
+    """
+    functions, lines = correct_functions(corpus, "valid")
+    shares = task.rewrite_probabilities(functions, verbose=0)
+    bugs = [before for before, _ in held_out if before is not None]
+    found = task.rewrite_probabilities(bugs, verbose=0)
+    task.calibration = options.calibration
+    if bugs and task.calibration is None:
+        task.calibration = training.localization_calibration(
+            [*functions, *bugs], [*shares, *found], 1 / 2000
+        )
+
+    def best(shares):
+        return task.calibrated(np.log(np.maximum(shares, 1e-30)))[1:].max()
+
+    alarms = np.sort([best(scores) for scores in shares if scores is not None])
+    task.min_confidence = float(alarms[-1 - int(lines / 5000)])
+    print(
+        f"calibration {task.calibration}; {len(functions)} functions, {lines:,} lines: "
+        f"one finding in 5,000 lines above {task.min_confidence:.3g}"
+    )
+    if bugs:
+        hits = [
+            best(scores) > task.min_confidence
+            and bug.rewrites[scores[1:].argmax(), 0] == bug.rewrites[bug.correct, 0]
+            for bug, scores in zip(bugs, found, strict=True)
+        ]
+        print(f"  {100 * sum(hits) / len(held_out):.1f} % of bugs found")
 
 
 def last_saved(work: Path) -> Path | None:
@@ -294,6 +351,14 @@ def show(split: str, report: dict) -> None:
         print(f"  {100 * rate:.0f} % of bugs: {alarms:.2f} false alarms in 1,000 lines")
 
 
+def show_fixes(task, held_out: list[tuple]) -> None:
+    """Print how the bugs of fixes are ranked."""
+    if held_out:
+        ranks = fix_ranks(task, held_out).items()
+        figures = ", ".join(f"{name} {100 * share:.1f} %" for name, share in ranks)
+        print(f"{len(held_out)} fixes: {figures}", flush=True)
+
+
 def compiled(task, options, steps: int, done: int = 0) -> models.BugLocalizer:
     """The task, to be trained from step `done` of `steps`."""
     warmup = min(1000, steps // 10 + 1)
@@ -301,6 +366,34 @@ def compiled(task, options, steps: int, done: int = 0) -> models.BugLocalizer:
     task.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0))
     task.optimizer.iterations.assign(done)
     return task
+
+
+def count_steps(options, packages: list[dict]) -> int:
+    """Steps of a whole run."""
+    functions = sum(package["kept"] for package in packages)
+    if options.long:
+        names = [package["name"] for package in packages]
+        functions = sum(map(share_of, read_corpus(options.corpus, "train", names)))
+    samples = 2 * options.passes * functions
+    if options.fixes:
+        samples /= 1 - options.fix_share
+    return max(int(samples / options.batch), 1)
+
+
+def first_task(options, work: Path, steps: int) -> tuple[models.BugLocalizer, int]:
+    """The model of an interrupted run, or a new one, and the chunks done."""
+    saved = last_saved(work)
+    if saved:
+        done = int(saved.stem.rpartition("-")[2])
+        print(f"resumed after chunk {done}")
+        return keras.saving.load_model(saved), done
+    task = make_task(options, options.steps)
+    if options.grow:
+        grow(task, models.BugLocalizer.from_preset(options.grow))
+    if options.start:
+        start(task, models.BugLocalizer.from_preset(options.start))
+    print(f"{task.count_params():,} parameters, about {steps:,} steps")
+    return compiled(task, options, steps), 0
 
 
 def train(options) -> None:
@@ -311,28 +404,8 @@ def train(options) -> None:
     parts = chunks(packages, options.chunk, options.seed)
     total = max(round(options.passes * len(parts)), 1)
     first_late = total - round(options.late * total)
-    functions = sum(package["kept"] for package in packages)
-    if options.long:
-        names = [package["name"] for package in packages]
-        functions = sum(map(share_of, read_corpus(options.corpus, "train", names)))
-    samples = 2 * options.passes * functions
-    if options.fixes:
-        samples /= 1 - options.fix_share
-    steps = max(int(samples / options.batch), 1)
-    saved = last_saved(work)
-    if saved:
-        done = int(saved.stem.rpartition("-")[2])
-        task = keras.saving.load_model(saved)
-        print(f"resumed after chunk {done} of {total}")
-    else:
-        done = 0
-        task = make_task(options, options.steps)
-        if options.grow:
-            grow(task, models.BugLocalizer.from_preset(options.grow))
-        if options.start:
-            start(task, models.BugLocalizer.from_preset(options.start))
-        task = compiled(task, options, steps)
-        print(f"{task.count_params():,} parameters, about {steps:,} steps")
+    steps = count_steps(options, packages)
+    task, done = first_task(options, work, steps)
     encoder = task.preprocessor.graph_layers[0].get_config()
     jobs = [
         (
@@ -349,11 +422,8 @@ def train(options) -> None:
     fixes, held_out = fold_of(
         read_fixes(options.fixes) if options.fixes else {}, options.fold
     )
-    pairs = [
-        [encode_function(without_info(graph), traits=options.traits) for graph in pair]
-        for pair in fixes
-        if pair[0] is not None and len(pair[0].labels) <= 3000
-    ]
+    pairs = encoded_pairs(fixes, options.traits)
+    mean: list[list] = []
     ready = chunks_ahead(jobs, here=options.short)
     for number, graphs in enumerate(ready, done + 1):
         late = number > first_late and options.backbone == "ggnn"
@@ -370,6 +440,8 @@ def train(options) -> None:
         figures = ", ".join(f"{k} {v[0]:.4f}" for k, v in history.items())
         speed = 1000 * seconds / len(graphs)
         print(f"chunk {number}/{total}: {figures}, {speed:.1f} ms a graph", flush=True)
+        if number > (1 - options.mean) * total:
+            mean.append(task.get_weights())
         if number % options.every == 0 or number == total:
             # Under its name only when it is whole; the other process may read the last.
             task.save(work / "new.keras")
@@ -377,12 +449,17 @@ def train(options) -> None:
             for old in sorted(work.glob("chunk-*.keras"))[:-2]:
                 old.unlink()
             show("valid", score(task, options.corpus, "valid", options.valid))
-            if held_out:
-                ranks = fix_ranks(task, held_out).items()
-                figures = ", ".join(f"{k} {100 * v:.1f} %" for k, v in ranks)
-                print(f"{len(held_out)} fixes: {figures}", flush=True)
-    task.save_to_preset(options.out, weights="float16")
+            show_fixes(task, held_out)
+    if mean:
+        task.set_weights(
+            [np.mean(weights, axis=0) for weights in zip(*mean, strict=True)]
+        )
+        show("valid", score(task, options.corpus, "valid", options.valid))
+        show_fixes(task, held_out)
     show("test", score(task, options.corpus, "test", options.valid))
+    if options.fixes:
+        calibrate(task, options.corpus, held_out, options)
+    task.save_to_preset(options.out, weights="float16")
     print(f"model saved to {options.out}")
 
 
@@ -453,6 +530,12 @@ def main() -> None:
         "--without", nargs="+", default=[], metavar="NAME", help="packages to leave out"
     )
     parser.add_argument("--fold", type=int, help="fold of projects to leave out")
+    parser.add_argument(
+        "--calibration", type=float, nargs=2, help="temperature, and b of no change"
+    )
+    parser.add_argument(
+        "--mean", type=float, default=0.0, help="share of the end whose mean is taken"
+    )
     parser.add_argument("--steps", type=int, default=4, help="steps, or layers of gt")
     parser.add_argument("--late", type=float, default=0.35, help="share of the end")
     parser.add_argument("--late-steps", type=int, default=6, help="of ggnn, at the end")

@@ -24,6 +24,7 @@ PLUGINS = {
     "preprocessing.ProgramEncoder": "programs.models.program_encoder",
     "preprocessing.compile_programs": "programs.models.program_store",
     "training.accuracy_interval": "programs.models.selection_report",
+    "training.localization_calibration": "programs.models.localization_calibration",
     "training.localization_report": "programs.models.localization_report",
     "training.suspicious": "programs.models.selection_report",
     "training.trivial_scores": "programs.models.selection_report",

@@ -64,6 +64,7 @@ EXCEPTIONS = {
     "layers.shifted_softplus.x": "a tensor, whose type the backend checks",
     "preprocessing.NegativeSampler.sample.node_types": "checked with `node_type`",
     "preprocessing.TableEncoder.adapt.items": "the error names the missing column",
+    "training.localization_calibration.probabilities": "checked with `functions`",
     "training.localization_report.probabilities": "checked with `functions`",
 }
 # Functions of the library and classes of users make them.

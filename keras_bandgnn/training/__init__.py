@@ -39,6 +39,7 @@ __all__ = [
     "enable_lora",
     "hits_at",
     "link_auc",
+    "localization_calibration",
     "localization_report",
     "make_optimizer",
     "mean_reciprocal_rank",

@@ -26,6 +26,7 @@ from keras_bandgnn.training.compilation_cache import enable_compilation_cache as
 from keras_bandgnn.training.lora import enable_lora as enable_lora
 from keras_bandgnn.training.link_metrics import hits_at as hits_at
 from keras_bandgnn.training.link_metrics import link_auc as link_auc
+from keras_bandgnn.programs.models.localization_calibration import localization_calibration as localization_calibration
 from keras_bandgnn.programs.models.localization_report import localization_report as localization_report
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
 from keras_bandgnn.training.link_metrics import mean_reciprocal_rank as mean_reciprocal_rank

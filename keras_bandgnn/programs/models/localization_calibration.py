@@ -1,0 +1,88 @@
+"""`localization_calibration`: what makes a `BugLocalizer` expect rare bugs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_bandgnn.checks import fraction, instance, sequence
+from keras_bandgnn.programs.program_graph import FunctionGraph
+
+
+def localization_calibration(
+    functions: Sequence[FunctionGraph],
+    probabilities: Sequence[np.ndarray],
+    bug_rate: float = 1 / 2000,
+) -> tuple[float, float]:
+    """Fit the `calibration` of a `BugLocalizer` to functions outside of its training.
+
+    A temperature T and a number b, which `BugLocalizer.calibrated` applies, maximise
+    the log-likelihood of the right rewrites, or of no change. Functions with a bug
+    weigh as much as if they were the share `bug_rate` of all.
+
+    Args:
+        functions: Functions with `correct`, some with a bug and some without.
+        probabilities: [1 + R] for each, from `BugLocalizer.rewrite_probabilities` of a
+            model without calibration; None for those that were not judged, which do
+            not count.
+        bug_rate: Share of functions with a bug.
+
+    Returns:
+        (T, b).
+
+    Raises:
+        ValueError: Unless there are both functions with a bug and without, and their
+            probabilities.
+
+    Reference:
+        Guo et al. 2017, https://arxiv.org/abs/1706.04599, with the prior of Saerens et
+        al., Neural Computation 2002, as second parameter.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras_bandgnn.programs import function_graph
+    >>> graph = function_graph("def f(a, b): return a - b")
+    >>> pair = [graph.repaired_by(-1), graph.repaired_by(0)]
+    >>> shares = [[0.8, 0.1, 0.1], [0.3, 0.6, 0.1]]
+    >>> temperature, bias = localization_calibration(pair, shares, bug_rate=0.01)
+    >>> temperature > 0, bool(np.isfinite(bias))
+    (True, True)
+    """
+    from scipy.optimize import minimize
+
+    rate = fraction("bug_rate", bug_rate)
+    functions = sequence("functions", functions, "a list of FunctionGraph")
+    for function in functions:
+        instance("functions", function, FunctionGraph, "a list of FunctionGraph")
+    if len(functions) != len(probabilities):
+        raise ValueError(
+            "Expected probabilities of each function. Received: "
+            f"{len(functions)} functions, {len(probabilities)} arrays."
+        )
+    judged = [
+        (function.correct, np.asarray(shares, np.float64))
+        for function, shares in zip(functions, probabilities, strict=True)
+        if shares is not None
+    ]
+    bug = np.array([correct is not None and correct >= 0 for correct, _ in judged])
+    if any(correct is None for correct, _ in judged) or bug.all() or not bug.any():
+        raise ValueError(
+            "Expected functions with a bug, `correct` of at least 0, and without one, "
+            f"`correct` -1. Received: {len(judged)} with probabilities, of them "
+            f"{int(bug.sum())} with a bug."
+        )
+    counts = np.array([len(shares) for _, shares in judged])
+    first = np.cumsum(counts) - counts
+    right = first + [correct + 1 for correct, _ in judged]
+    scores = np.log(np.maximum(np.concatenate([s for _, s in judged]), 1e-30))
+    weight = np.where(bug, rate / bug.sum(), (1 - rate) / (~bug).sum())
+
+    def loss(parameters: np.ndarray) -> float:
+        shifted = scores / np.exp(parameters[0])
+        shifted[first] += parameters[1]
+        shifted -= np.repeat(np.maximum.reduceat(shifted, first), counts)
+        total = np.add.reduceat(np.exp(shifted), first)
+        return -weight @ (shifted[right] - np.log(total)) / rate
+
+    start = [0.0, np.log((1 - rate) / rate)]
+    log_temperature, bias = minimize(loss, start, method="Nelder-Mead").x
+    return float(np.exp(log_temperature)), float(bias)
