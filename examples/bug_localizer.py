@@ -18,14 +18,14 @@ weights of their own, so that it has as many in the last part.
 With --grow a wider GGNN starts as the one it is given: new channels are added beside
 its own, which do not read them at first. With --start it has the weights of another
 one, and those of --traits begin at 0.
-With --mistakes likely, bugs are planted as developers make them, and with --fixes real
-ones are part of each chunk: each function with its bug, and as the fix left it. FIXES
-is a folder with `cases.jsonl.gz`, one object a line with `repo`, `function`,
-`function_start_line`, `line`, `col`, `used`, `correct`, `before` and `after`. With
---fold K the projects of one of five folds are left out, and the bugs in them ranked;
-these bugs among correct code, one in 2,000 functions, calibrate the model. Without
---fold, --calibration has the mean of the folds. With --mean the model has the mean of
-the weights after the last chunks.
+With --mistakes likely, bugs are planted as developers make them. With --planted a
+share of the planted bugs is used. With --fixes real ones are part of each chunk: each
+function with its bug, and as the fix left it. FIXES is a folder with `cases.jsonl.gz`,
+one object a line with `repo`, `function`, `function_start_line`, `line`, `col`, `used`,
+`correct`, `before` and `after`. With --fold K the projects of one of five folds are
+left out, and the bugs in them ranked; these bugs among correct code, one in 2,000
+functions, calibrate the model. Without --fold, --calibration has the mean of the folds.
+With --mean the model has the mean of the weights after the last chunks.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
@@ -107,11 +107,13 @@ def chunk_graphs(
     encoder: dict,
     work: Path | None,
     long: bool,
+    planted: float,
     sampling: dict[str, Any],
 ):
     """Graphs of the functions of packages, in a process of its own.
 
-    The bugs are hard for the model that was last saved in `work`, if there is one.
+    The bugs are hard for the model that was last saved in `work`, if there is one. Of
+    the functions with a planted bug a share is used.
     """
     encode = preprocessing.FunctionEncoder.from_config(encoder)
     judge = None
@@ -124,7 +126,9 @@ def chunk_graphs(
     if long:
         functions = longer_ones(functions, epoch)
     samples = bug_samples(functions, epoch=epoch, judge=judge, **limits, **sampling)
-    return FlatGraphs.from_graphs([encode(without_info(f)) for f in samples])
+    draw = random.Random(f"{epoch}:{names}").random
+    used = (f for f in samples if f.correct < 0 or draw() < planted)
+    return FlatGraphs.from_graphs([encode(without_info(f)) for f in used])
 
 
 def without_info(function):
@@ -374,7 +378,7 @@ def count_steps(options, packages: list[dict]) -> int:
     if options.long:
         names = [package["name"] for package in packages]
         functions = sum(map(share_of, read_corpus(options.corpus, "train", names)))
-    samples = 2 * options.passes * functions
+    samples = (1 + options.planted) * options.passes * functions
     if options.fixes:
         samples /= 1 - options.fix_share
     return max(int(samples / options.batch), 1)
@@ -415,6 +419,7 @@ def train(options) -> None:
             encoder,
             work if k >= first_late else None,
             options.long,
+            options.planted,
             {"mistakes": options.mistakes, "unread_share": options.unread_share},
         )
         for k in range(done, total)
@@ -521,6 +526,9 @@ def main() -> None:
     )
     parser.add_argument(
         "--long", action="store_true", help="draw functions by their lines"
+    )
+    parser.add_argument(
+        "--planted", type=float, default=1.0, help="share of planted bugs that is used"
     )
     parser.add_argument("--fixes", type=Path, help="folder of real fixes")
     parser.add_argument(
