@@ -6,8 +6,9 @@
     python examples/train_preset.py --short
 
 `presets/NAME/recipe.toml` names the command that trains the preset, and its options:
-data, split, model, optimizer, schedule, epochs and seeds. A comment in it says which
-data it takes; `--data` is their file, or the folder of the files it names. Options
+data, split, model, optimizer, schedule, epochs and seeds. A table `before` has those of
+a training whose weights are the first ones of it. A comment in it says which data it
+takes; `--data` is their file, or the folder of the files it names. Options
 behind `--` are those of the command, and replace the recipe's. Started again with the
 same options, an interrupted training goes on after its last epoch, chunk or seed.
 With `--short` it makes a preset of a few molecules.
@@ -69,6 +70,8 @@ def words_of(options: dict[str, Any]) -> list[str]:
         flag = "--" + name.replace("_", "-")
         if isinstance(value, dict):
             words += [word for k, v in value.items() for word in (flag, f"{k}={v}")]
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
         elif value is True:
             words.append(flag)
         elif value is not False:
@@ -84,7 +87,10 @@ def command_line(values: dict[str, Any], recipe: Path, data: Path | None) -> lis
         words += values.get("arguments", [])
         if data is not None:
             words += [str(data)] if command.data is None else [command.data, str(data)]
-        return words + words_of(values.get("options", {}))
+        options = values.get("options", {})
+        if "fixes" in options:
+            options = {**options, "fixes": (data or Path()) / options["fixes"]}
+        return words + words_of(options)
     # `bandgnn train` reads its recipes itself.
     folder = data or Path()
     words += [str(folder / values["data"]), "--recipe", str(recipe)]
@@ -93,25 +99,41 @@ def command_line(values: dict[str, Any], recipe: Path, data: Path | None) -> lis
     return words
 
 
+def command_lines(
+    values: dict[str, Any], recipe: Path, data: Path | None, out: Path, more: list[str]
+) -> list[list[str]]:
+    """The commands of a recipe: of the training before it, if any, and its own."""
+    lines = []
+    start: list[str] = []
+    if "before" in values:
+        first = {**values, "options": values["before"]}
+        words = command_line(first, recipe, data)
+        lines.append([*words, "--out", str(out / "before"), *more])
+        start = ["--start", str(out / "before")]
+    words = command_line(values, recipe, data) + start
+    for flag, file in COMMANDS[values.get("command", "train")].out.items():
+        words += [flag, str(out / file)]
+    return [*lines, [*words, *more]]
+
+
 def run(name: str, data: Path | None, out: Path, more: list[str]) -> int:
     """Train a preset; return the exit code of its command."""
     recipe = recipes()[name]
     values = tomllib.loads(recipe.read_text())
     out.mkdir(parents=True, exist_ok=True)
-    words = command_line(values, recipe, data and data.resolve())
-    for flag, file in COMMANDS[values.get("command", "train")].out.items():
-        words += [flag, str(out.resolve() / file)]
-    words += more
-    print("python", *words, flush=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     backend = {"KERAS_BACKEND": values["backend"]} if "backend" in values else {}
     environment = {**backend, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run([sys.executable, *words], env=environment)
-    if not done.returncode:
-        print(f"preset: {out / 'preset'}")
-    elif not any(out.iterdir()):
-        out.rmdir()
-    return done.returncode
+    data = data and data.resolve()
+    for words in command_lines(values, recipe, data, out.resolve(), more):
+        print("python", *words, flush=True)
+        code = subprocess.run([sys.executable, *words], env=environment).returncode
+        if code:
+            if not any(out.iterdir()):
+                out.rmdir()
+            return code
+    print(f"preset: {out / 'preset'}")
+    return 0
 
 
 def short() -> int:

@@ -1,5 +1,7 @@
 """Every recipe of a preset trains, on a little data in the form that it names."""
 
+import gzip
+import json
 import runpy
 import sys
 import tomllib
@@ -128,6 +130,27 @@ def triples(folder):
     return folder / "triples.npz"
 
 
+def fixes(folder):
+    """Real fixes as in their file, of functions of some projects."""
+    folder.mkdir()
+    body = "(low, high):\n    step = low - low\n    return high + step\n"
+    with gzip.open(folder / "cases.jsonl.gz", "wt") as lines:
+        for number in range(10):
+            before = f"def f{number}{body}"
+            case = {
+                "repo": f"project{number}",
+                "function": f"f{number}",
+                "function_start_line": 7,
+                "line": 8,
+                "col": 17,
+                "used": "low",
+                "correct": "high",
+                "before": before,
+                "after": before.replace("low - low", "low - high"),
+            }
+            lines.write(json.dumps(case) + "\n")
+
+
 def prepare(folder, values):
     """Write the data of a recipe; return them, and options of a short training."""
     command = values.get("command", "train")
@@ -142,7 +165,10 @@ def prepare(folder, values):
     if command == "bug_localizer":
         script = runpy.run_path(str(ROOT / "examples" / "bug_localizer.py"))
         more = ["--passes", "1", "--steps", "1", "--late-steps", "1", "--every", "1"]
-        return script["small_corpus"](folder), more
+        corpus = script["small_corpus"](folder)
+        if "fixes" in values["options"]:
+            fixes(corpus / values["options"]["fixes"])
+        return corpus, more
     if command == "link_prediction":
         more = ["--epochs", "1", "--every", "1", "--width", "8", "--negatives", "0"]
         return triples(folder), more
@@ -179,11 +205,8 @@ def called(words, monkeypatch):
 def test_every_recipe_trains(name, tmp_path, monkeypatch, capsys):
     values = tomllib.loads(RECIPES[name].read_text())
     data, more = prepare(tmp_path, values)
-    words = SCRIPT["command_line"](values, RECIPES[name], data)
-    command = SCRIPT["COMMANDS"][values.get("command", "train")]
-    for flag, file in command.out.items():
-        words += [flag, str(tmp_path / file)]
-    assert called([*words, *more], monkeypatch) == 0, capsys.readouterr().err
+    for words in SCRIPT["command_lines"](values, RECIPES[name], data, tmp_path, more):
+        assert called(words, monkeypatch) == 0, capsys.readouterr().err
     kb.models.Task.from_preset(tmp_path / "preset")
     if values.get("command") == "accuracy":
         # The command writes the recipe of what it has done.
@@ -207,5 +230,21 @@ def test_every_preset_with_weights_has_a_recipe():
 
 
 def test_options_are_words_of_a_command_line():
-    words = SCRIPT["words_of"]({"a_b": 1, "c": {"x": True, "y": 0.5}, "d": True})
-    assert words == ["--a-b", "1", "--c", "x=True", "--c", "y=0.5", "--d"]
+    options = {"a_b": 1, "c": {"x": True, "y": 0.5}, "d": True, "e": ["f", "g"]}
+    words = SCRIPT["words_of"](options)
+    expected = ["--a-b", "1", "--c", "x=True", "--c", "y=0.5", "--d", "--e", "f", "g"]
+    assert words == expected
+
+
+def test_a_training_before_another_makes_its_first_weights(tmp_path):
+    options = {"passes": 0.1, "fixes": "fixes"}
+    values = {"command": "bug_localizer", "before": {"passes": 1}, "options": options}
+    first, second = SCRIPT["command_lines"](
+        values, Path("recipe.toml"), Path("corpus"), tmp_path, ["--every", "1"]
+    )
+    script = str(ROOT / "examples" / "bug_localizer.py")
+    before, more = str(tmp_path / "before"), ["--every", "1"]
+    assert first == [script, "corpus", "--passes", "1", "--out", before, *more]
+    expected = ["--passes", "0.1", "--fixes", str(Path("corpus") / "fixes")]
+    expected += ["--start", before, "--out", str(tmp_path / "preset")]
+    assert second == [script, "corpus", *expected, *more]
