@@ -71,6 +71,24 @@ def positive_int(
     return int(value)
 
 
+def divisor(name: str, value: Any, multiple: str, size: int) -> int:
+    """Return `value` as a positive int that divides another argument, or raise.
+
+    Args:
+        name: The argument.
+        value: Its value.
+        multiple: The argument that it divides.
+        size: The value of that one.
+    """
+    value = positive_int(name, value)
+    if size % value:
+        raise ValueError(
+            f"Expected `{multiple}` to be a multiple of `{name}`. "
+            f"Received: {multiple}={size}, {name}={value}."
+        )
+    return value
+
+
 def positive_ints(name: str, value: Any) -> int | list[int]:
     """Return a positive int, or several in a list, or raise."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):

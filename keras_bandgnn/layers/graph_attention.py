@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Unpack
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    divisor,
+    fraction,
+    one_of,
+    optional,
+    positive_int,
+)
 from keras_bandgnn.layers.batch_layer import (
     BatchLayer,
     batch_part,
@@ -114,12 +121,7 @@ class GraphAttention(BatchLayer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.num_heads = positive_int("num_heads", num_heads)
-        if self.units % self.num_heads:
-            raise ValueError(
-                "Expected `units` to be a multiple of `num_heads`. "
-                f"Received: units={units}, num_heads={num_heads}."
-            )
+        self.num_heads = divisor("num_heads", num_heads, "units", self.units)
         self.dropout = fraction("dropout", dropout)
         self.negative_slope = fraction("negative_slope", negative_slope)
         self.use_bias = boolean("use_bias", use_bias)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
-from keras_bandgnn.checks import boolean, fraction, positive_int
+from keras_bandgnn.checks import boolean, divisor, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, log_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
@@ -86,12 +86,7 @@ class GraphAttentionV2(BatchLayer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.num_heads = positive_int("num_heads", num_heads)
-        if self.units % self.num_heads:
-            raise ValueError(
-                "Expected `units` to be a multiple of `num_heads`. "
-                f"Received: units={units}, num_heads={num_heads}."
-            )
+        self.num_heads = divisor("num_heads", num_heads, "units", self.units)
         self.dropout = fraction("dropout", dropout)
         self.negative_slope = fraction("negative_slope", negative_slope)
         self.self_loops = boolean("self_loops", self_loops)

@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.checks import positive_int, refuse, sequence
+from keras_bandgnn.checks import divisor, positive_int, refuse, sequence
 from keras_bandgnn.graph import EdgeSet
 from keras_bandgnn.layers.batch_layer import (
     BatchLayer,
@@ -115,12 +115,7 @@ class HGTConvolution(BatchLayer):
         self.units = positive_int("units", units)
         self.node_sets = checked_node_sets(node_sets)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.num_heads = positive_int("num_heads", num_heads)
-        if self.units % self.num_heads:
-            raise ValueError(
-                "Expected `units` to be a multiple of `num_heads`. "
-                f"Received: units={units}, num_heads={num_heads}."
-            )
+        self.num_heads = divisor("num_heads", num_heads, "units", self.units)
         self.edge_sets = checked_edge_sets(
             edge_sets, self.node_sets, self.num_edge_types
         )

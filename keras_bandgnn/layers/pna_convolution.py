@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_bandgnn.checks import (
     boolean,
+    divisor,
     one_of,
     positive_int,
     positive_number,
@@ -99,13 +100,8 @@ class PNAConvolution(BatchLayer):
             one_of("scalers", scaler, SCALERS)
             for scaler in sequence("scalers", scalers)
         ]
-        self.num_towers = positive_int("num_towers", num_towers)
+        self.num_towers = divisor("num_towers", num_towers, "units", self.units)
         self.divide_input = boolean("divide_input", divide_input)
-        if self.units % self.num_towers:
-            raise ValueError(
-                "Expected `units` to be a multiple of `num_towers`. "
-                f"Received: units={units}, num_towers={num_towers}."
-            )
         # === Layers ===
         self.output_dense = FlatDense(
             self.units, dtype=self.dtype_policy, name="output"

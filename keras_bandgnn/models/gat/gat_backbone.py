@@ -9,7 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    divisor,
+    fraction,
+    one_of,
+    optional,
+    positive_int,
+)
 from keras_bandgnn.layers.graph_attention import GraphAttention
 from keras_bandgnn.layers.typed_edges import TYPE_REDUCTIONS
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
@@ -130,12 +137,7 @@ class GATBackbone(MessagePassingBackbone):
             **kwargs,
         )
         # === Config ===
-        if self.hidden_dim % positive_int("num_heads", num_heads):
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
-                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
-        self.num_heads = num_heads
+        self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.first_kernel = optional(boolean, "first_kernel", first_kernel)
         self.type_reduce = optional(one_of, "type_reduce", type_reduce, TYPE_REDUCTIONS)

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_bandgnn.checks import (
     boolean,
+    divisor,
     fraction,
     mapping,
     one_of,
@@ -199,12 +200,7 @@ class GraphTransformerBackbone(Backbone):
         self.remat = boolean("remat", remat)
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
         self.num_layers = positive_int("num_layers", num_layers)
-        self.num_heads = positive_int("num_heads", num_heads)
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
-                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
+        self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         ffn_dim = self.hidden_dim if ffn_dim is None else ffn_dim
         self.ffn_dim = positive_int("ffn_dim", ffn_dim)
         self.attention = one_of("attention", attention, ATTENTION)

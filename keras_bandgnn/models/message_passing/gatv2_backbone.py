@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import keras
 
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import divisor, fraction
 from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
@@ -76,12 +76,7 @@ class GATv2Backbone(MessagePassingBackbone):
             inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
         )
         # === Config ===
-        if self.hidden_dim % positive_int("num_heads", num_heads):
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
-                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
-        self.num_heads = num_heads
+        self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.make_layers()
 

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import (
+    divisor,
     fraction,
     one_of,
     optional,
@@ -184,12 +185,7 @@ class GPSBackbone(MessagePassingBackbone):
         )
         # === Config ===
         self.local = optional(one_of, "local", local, tuple(LOCAL))
-        self.num_heads = positive_int("num_heads", num_heads)
-        if self.hidden_dim % self.num_heads:
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
-                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
+        self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         self.attention = one_of("attention", attention, ATTENTION)
         self.full_every = positive_int("full_every", full_every)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import keras
 
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.checks import positive_int, sequence, shown
+from keras_bandgnn.checks import divisor, positive_int, sequence, shown
 from keras_bandgnn.graph import EDGE_SETS, EdgeSet
 from keras_bandgnn.layers.hgt_convolution import HGTConvolution, checked_edge_sets
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
@@ -126,12 +126,7 @@ class HGTBackbone(MessagePassingBackbone):
             **kwargs,
         )
         # === Config ===
-        if self.hidden_dim % positive_int("num_heads", num_heads):
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
-                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
-            )
-        self.num_heads = num_heads
+        self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         if STATE_ROW not in self.encoder.inputs:
             raise ValueError(
                 "Expected `inputs` with node sets, as {'sets': {set: its inputs}}. "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import keras
 
-from keras_bandgnn.checks import one_of, optional, positive_int
+from keras_bandgnn.checks import divisor, one_of, optional, positive_int
 from keras_bandgnn.layers.rgcn_convolution import REDUCTIONS, RGCNConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
@@ -86,12 +86,9 @@ class RGCNBackbone(MessagePassingBackbone):
         # === Config ===
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.num_bases = optional(positive_int, "num_bases", num_bases)
-        self.num_blocks = optional(positive_int, "num_blocks", num_blocks)
-        if self.num_blocks is not None and self.hidden_dim % self.num_blocks:
-            raise ValueError(
-                "Expected `hidden_dim` to be a multiple of `num_blocks`. Received: "
-                f"hidden_dim={hidden_dim}, num_blocks={num_blocks}."
-            )
+        self.num_blocks = optional(
+            divisor, "num_blocks", num_blocks, "hidden_dim", self.hidden_dim
+        )
         self.make_layers()
 
     @property
