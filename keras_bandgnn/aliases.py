@@ -135,16 +135,19 @@ class RelationOptions(NormOptions, PoolingOptions, total=False):
     """What `RGCNBackbone` takes beyond its arguments."""
 
 
-class GPSOptions(NormOptions, total=False):
+class EdgeOptions(TypedDict, total=False):
+    """What `MessagePassingBackbone`s whose messages can read edge states take."""
+
+    edge_inputs: Mapping | None
+    num_edge_types: int | None
+
+
+class GPSOptions(NormOptions, EdgeOptions, total=False):
     """What `GPSBackbone` takes beyond its arguments."""
 
-    num_edge_types: int | None
 
-
-class MessageOptions(RelationOptions, total=False):
+class MessageOptions(RelationOptions, EdgeOptions, total=False):
     """What other backbones of message passing take beyond their arguments."""
-
-    num_edge_types: int | None
 
 
 class TransformerOptions(ModuleOptions, total=False):

@@ -146,7 +146,7 @@ def small_backbone(cls: type, **options):
     """Return a small backbone, and graphs that it takes."""
     names = set(inspect.signature(cls).parameters)
     if issubclass(cls, MessagePassingBackbone):
-        names.add("num_edge_types")
+        names |= {"num_edge_types", *(["edge_inputs"] * cls.reads_edge_states)}
     else:
         # Biases of graph transformers, and states of GGNN, have tests of their own.
         names.discard("edge_inputs")

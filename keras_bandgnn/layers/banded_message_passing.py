@@ -8,22 +8,18 @@ import keras
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
-from keras_bandgnn.layers.batch_layer import (
-    BatchLayer,
-    batch_part,
-    prepare_plan,
-    receiver_rows,
-)
+from keras_bandgnn.layers.batch_layer import batch_part, prepare_plan, receiver_rows
 from keras_bandgnn.layers.dropout import Dropout
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class BandedMessagePassing(BatchLayer):
+class BandedMessagePassing(Convolution):
     """Sum of linear messages over typed edges, computed by the batch's plan.
 
     Balog et al. 2019, Algorithm 1, lines 1 to 5:
@@ -78,9 +74,8 @@ class BandedMessagePassing(BatchLayer):
         reduce: str = "sum",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_bias = boolean("use_bias", use_bias)
         self.dropout = fraction("dropout", dropout)
@@ -88,7 +83,7 @@ class BandedMessagePassing(BatchLayer):
         # === Layers ===
         self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the kernel [P, H, U] and the bias [P, U]."""
         if len(states_shape) != 3 or states_shape[-1] is None:
             raise ValueError(
@@ -110,7 +105,6 @@ class BandedMessagePassing(BatchLayer):
                 shape=(self.num_edge_types, self.units),
                 initializer="zeros",
             )
-        self.built = True
 
     def prepare(self, batch: Batch) -> Batch:
         """Prepare the plan on the device, once for several calls on one batch.
@@ -153,9 +147,3 @@ class BandedMessagePassing(BatchLayer):
         kernel = keras.ops.convert_to_tensor(self.kernel)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
         return primitives.propagate(plan, states, kernel, bias, self.reduce)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

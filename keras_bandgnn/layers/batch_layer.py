@@ -1,4 +1,4 @@
-"""`BatchLayer`: a layer that is called with node states and the batch."""
+"""`BatchLayer` and `StateLayer`: layers that are called with states and the batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from keras_bandgnn.primitives.plan import is_scheduled
 from keras_bandgnn.primitives.segment import Segment
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, Tensor
+    from keras_bandgnn.aliases import Batch, BatchShape, Shape, Tensor
     from keras_bandgnn.data.flat import FlatGraphs
 
 _MISSING = object()
@@ -79,7 +79,14 @@ class BatchLayer(keras_bases.Layer):
         return super().__call__(*args, **kwargs)
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that several layers share."""
+        """Precompute the part of a batch that several layers share.
+
+        Args:
+            batch: A batch.
+
+        Returns:
+            The argument `batch` of the calls.
+        """
         return batch
 
     def check_weights(
@@ -109,6 +116,31 @@ class BatchLayer(keras_bases.Layer):
             node = {"mask": batch["node"]["mask"]}
             read["node"] = {**node, **read.get("node", {})}
         return read
+
+
+class StateLayer(BatchLayer):
+    """A layer that is called as `layer(states, batch)`, with states of nodes.
+
+    Subclasses override `build_weights`.
+    """
+
+    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+        """Build the weights for states [G, N, H]; see `build_weights`."""
+        self.build_weights(states_shape)
+        self.built = True
+
+    def build_weights(self, states_shape: Shape) -> None:
+        """Build the weights; none by default.
+
+        Args:
+            states_shape: [G, N, H], of which H has a size.
+        """
+
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape | tuple[Shape, ...]:
+        """[G, N, H], those of the states."""
+        return tuple(states_shape)
 
 
 def takes_lookups(layer) -> bool:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Unpack
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_number
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import StateLayer, batch_part
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 LEVELS = ("node", "edge")
 
 
 @serializable
-class MaskedBatchNormalization(BatchLayer):
+class MaskedBatchNormalization(StateLayer):
     """Batch normalisation of node or edge states that does not see padding.
 
         out = gamma (x - mean) / sqrt(variance + epsilon) + beta
@@ -83,7 +83,7 @@ class MaskedBatchNormalization(BatchLayer):
         self.takes_states = self.level == "node"
         self.reads = {self.level: ("mask",)}
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build gamma, beta and the moving averages, each [H]."""
         shape = (states_shape[-1],)
         self.gamma = self.beta = None
@@ -99,7 +99,6 @@ class MaskedBatchNormalization(BatchLayer):
         self.moving_variance = self.add_weight(
             name="moving_variance", shape=shape, initializer="ones", **options
         )
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch, training: bool = False) -> Tensor:
         """Return the normalised states, and update the moving averages in training."""
@@ -165,9 +164,3 @@ class MaskedBatchNormalization(BatchLayer):
     @property
     def _averages(self) -> tuple:
         return self.moving_mean, self.moving_variance
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """That of the states."""
-        return tuple(states_shape)

@@ -75,13 +75,7 @@ class DiffPooling(ClusterPooling):
     def check_weights(
         self, graphs: FlatGraphs, edge_weight: str, first: int = 0
     ) -> None:
-        """Raise a ValueError for a node whose weighted degree is not above 0.
-
-        Args:
-            graphs: `FlatGraphs`.
-            edge_weight: Edge feature with the weights.
-            first: Number of the first graph, for errors.
-        """
+        """See `GraphConvolution.check_weights`."""
         self.assignment.check_weights(graphs, edge_weight, first)
 
     def assign(self, states: Tensor, batch: Batch) -> Tensor:

@@ -12,15 +12,15 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, mapping, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, target_edges
+from keras_bandgnn.layers.batch_layer import batch_part, target_edges
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
         Activation,
         Batch,
-        BatchShape,
         Config,
         LayerOptions,
         Shape,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class EdgeReadout(BatchLayer):
+class EdgeReadout(Readout):
     """A small network per edge, over the states of sender and receiver and features.
 
         f(s, r) = W_2 activation(W_s h_s + W_r h_r + W_x x_sr + b_1) + b_2
@@ -73,6 +73,7 @@ class EdgeReadout(BatchLayer):
 
     # Devices that share a supergraph number the edges anew.
     splits_sequences = False
+    rows = ("edge", "sender")
 
     def __init__(
         self,
@@ -84,9 +85,8 @@ class EdgeReadout(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         inputs = optional(mapping, "inputs", inputs) or {}
         self.inputs = {n: NodeEncoder.spec_of(n, spec) for n, spec in inputs.items()}
         self.hidden = optional(positive_int, "hidden", hidden)
@@ -95,7 +95,7 @@ class EdgeReadout(BatchLayer):
         self.use_bias = boolean("use_bias", use_bias)
         self.encoder = None
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the layers."""
         width = states_shape[-1]
         hidden = self.hidden or width
@@ -113,7 +113,6 @@ class EdgeReadout(BatchLayer):
             )
             self.encoder.level = "edge"
             self.encoder.build()
-        self.built = True
 
     def check(self, part: FlatGraphs) -> None:
         """Raise a ValueError if graphs lack a feature, or have other values."""
@@ -143,14 +142,6 @@ class EdgeReadout(BatchLayer):
             for values, ids in zip(maps, ends, strict=True)
         )
         return self.activation(sent + received + features)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, E, D]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["edge"]["sender"], self.units)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -6,19 +6,20 @@ from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
-from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, receiver_rows
+from keras_bandgnn.checks import boolean
+from keras_bandgnn.layers.batch_layer import receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import EdgeConvolution
 from keras_bandgnn.ops.edges import gated_sum
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class GatedGraphConvolution(BatchLayer):
+class GatedGraphConvolution(EdgeConvolution):
     """Messages that a gate of each edge lets through, channel by channel.
 
         c[j, n] = W_r h[n] + W_s h[j] + W_e e[j, n] + b_r
@@ -61,6 +62,7 @@ class GatedGraphConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    updates_edge_states = True
     reads = {"edge": ("sender", "receiver")}
 
     def __init__(
@@ -71,9 +73,8 @@ class GatedGraphConvolution(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.normalize = boolean("normalize", normalize)
         self.edges_in_messages = boolean("edges_in_messages", edges_in_messages)
         self.use_bias = boolean("use_bias", use_bias)
@@ -89,11 +90,8 @@ class GatedGraphConvolution(BatchLayer):
         # Made in `build` if there are states of edges.
         self.edge_dense = self.edge_message_dense = None
 
-    def build(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
     ) -> None:
         """Build the maps."""
         for layer in (
@@ -111,7 +109,6 @@ class GatedGraphConvolution(BatchLayer):
                 options["name"] = "edge_message"
                 self.edge_message_dense = FlatDense(self.units, **options)
                 self.edge_message_dense.build(edge_states_shape)
-        self.built = True
 
     def call(
         self,
@@ -146,15 +143,3 @@ class GatedGraphConvolution(BatchLayer):
             total = total / (count + 1e-6)
         out = self.own_dense(receiver_rows(states, batch)) + total
         return out if edge_states is None else (out, logits)
-
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
-    ) -> Shape | tuple[Shape, ...]:
-        """[G, N, U], and [G, E, U]."""
-        out = (*states_shape[:-1], self.units)
-        if edge_states_shape is None:
-            return out
-        return out, (*edge_states_shape[:-1], self.units)

@@ -10,28 +10,22 @@ from keras import ops
 from keras_bandgnn import primitives
 from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.checks import boolean, number, optional, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, receiver_rows
+from keras_bandgnn.layers.batch_layer import receiver_rows
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import EdgeConvolution
 from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.ops.lookup import rows_of
 from keras_bandgnn.primitives.plan import is_prepared
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class GINConvolution(BatchLayer):
+class GINConvolution(EdgeConvolution):
     """A network with one hidden layer over a node's state and the sum of its messages.
 
         s[n] = (1 + eps) h[n] + sum over j of m[j, n]
@@ -95,9 +89,8 @@ class GINConvolution(BatchLayer):
         num_edge_types: int = 1,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.hidden = optional(positive_int, "hidden", hidden)
         self.activation = keras.activations.get(activation)
         self.epsilon = number("epsilon", epsilon)
@@ -114,11 +107,8 @@ class GINConvolution(BatchLayer):
         if self.batch_norm:
             self.norm = MaskedBatchNormalization(name="norm", **options)
 
-    def build(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
     ) -> None:
         """Build W_1 [H, hidden], W_2 [hidden, U], their biases and eps."""
         hidden = (None, None, self.hidden_dense.units)
@@ -132,26 +122,10 @@ class GINConvolution(BatchLayer):
             initializer=keras.initializers.Constant(self.epsilon),
             trainable=self.train_epsilon,
         )
-        self.built = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers without edge states share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
-        num_nodes = ops.shape(batch["node"]["mask"])[1]
-        plan = primitives.prepare(
-            batch_part(batch, "plan"),
-            num_nodes,
-            self.num_edge_types,
-            self.compute_dtype,
-            use_bias=False,
-        )
-        return {**batch, "plan": plan}
+        """Precompute the part of a batch that layers without edge states share."""
+        return self.sums_prepared(batch)
 
     def call(
         self,
@@ -184,12 +158,3 @@ class GINConvolution(BatchLayer):
         if self.norm is not None:
             hidden = self.norm(hidden, batch, training=training)
         return self.output_dense(self.activation(hidden))
-
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

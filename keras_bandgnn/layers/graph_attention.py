@@ -16,7 +16,6 @@ from keras_bandgnn.checks import (
     positive_int,
 )
 from keras_bandgnn.layers.batch_layer import (
-    BatchLayer,
     batch_part,
     check_width,
     edge_factor,
@@ -25,6 +24,7 @@ from keras_bandgnn.layers.batch_layer import (
 )
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.layers.typed_edges import (
     TYPE_REDUCTIONS,
     map_senders,
@@ -40,11 +40,11 @@ from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class GraphAttention(BatchLayer):
+class GraphAttention(Convolution):
     """Attention of each node over the senders of its edges and itself.
 
     Velickovic et al. 2018, Eqs. 1 to 5, without the activation, for each of K heads:
@@ -118,9 +118,8 @@ class GraphAttention(BatchLayer):
         type_reduce: str | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_heads = divisor("num_heads", num_heads, "units", self.units)
         self.dropout = fraction("dropout", dropout)
         self.negative_slope = fraction("negative_slope", negative_slope)
@@ -142,7 +141,7 @@ class GraphAttention(BatchLayer):
             )
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build W [H, U], a_s and a_r [K, U / K] and the bias [U].
 
         With `type_reduce` there are W [P, H, U], a_s [P, K, U / K] and b_r [P, H, K].
@@ -164,22 +163,10 @@ class GraphAttention(BatchLayer):
                 self.add_weight(name=name, shape=shape, initializer="glorot_uniform")
                 for name in ("sender_kernel", "receiver_kernel")
             )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.units,), initializer="zeros"
-            )
-        self.built = True
+        self.bias = self.bias_weight()
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers of equal options share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
+        """Precompute the part of a batch that layers of equal options share."""
         # In a hop of a sampled batch the call knows the number of senders.
         if self.type_reduce is None or "hop" in batch:
             return batch
@@ -325,12 +312,6 @@ class GraphAttention(BatchLayer):
         )
         sums = _weighted_sums(weights, rows, sender, receiver, num_nodes)
         return weighted_heads(self_weights, receiver_rows(rows, batch)) + sums
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)
 
 
 def _weighted_sums(weights, rows, sender, receiver, num_nodes):

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Unpack
 
 from keras import ops
 
-from keras_bandgnn.checks import boolean, divisor, fraction, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, log_factor, receiver_rows
+from keras_bandgnn.checks import boolean, divisor, fraction
+from keras_bandgnn.layers.batch_layer import log_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import EdgeConvolution
 from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import scores as edge_scores
 from keras_bandgnn.ops.edges import share_sum
@@ -19,11 +20,11 @@ from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class GraphAttentionV2(BatchLayer):
+class GraphAttentionV2(EdgeConvolution):
     """Attention of each node over its senders and itself, with dynamic scores.
 
     Brody et al. 2022, Eq. 7, without the activation, for each of K heads:
@@ -83,9 +84,8 @@ class GraphAttentionV2(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_heads = divisor("num_heads", num_heads, "units", self.units)
         self.dropout = fraction("dropout", dropout)
         self.negative_slope = fraction("negative_slope", negative_slope)
@@ -105,11 +105,8 @@ class GraphAttentionV2(BatchLayer):
         self.edge_dense = FlatDense(self.units, use_bias=False, name="edge", **options)
         self.dropout_layer = Dropout(self.dropout, **options)
 
-    def build(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
     ) -> None:
         """Build W_s and W_r [H, U], W_e [D, U], a [K, U / K] and the biases."""
         self.sender_dense.build(states_shape)
@@ -122,12 +119,7 @@ class GraphAttentionV2(BatchLayer):
             shape=(self.num_heads, self.units // self.num_heads),
             initializer="glorot_uniform",
         )
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.units,), initializer="zeros"
-            )
-        self.built = True
+        self.bias = self.bias_weight()
 
     def _score(self, rows, kernel):
         """Return a . leaky_relu(rows) [..., K] of rows [..., U]."""
@@ -207,12 +199,3 @@ class GraphAttentionV2(BatchLayer):
         return edges.mean(
             mapped * ops.cast(mask, mapped.dtype), count=edges.total(mask)
         )
-
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

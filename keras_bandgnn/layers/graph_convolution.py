@@ -1,4 +1,4 @@
-"""`GraphConvolution`: the layer of a GCN."""
+"""`GraphConvolution`, the layer of a GCN, and the base classes of such layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.batch import MESSAGE_WEIGHT, explained
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, check_width, edge_factor
+from keras_bandgnn.layers.batch_layer import (
+    StateLayer,
+    check_width,
+    edge_factor,
+    prepare_plan,
+)
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
@@ -19,8 +24,87 @@ if TYPE_CHECKING:
     from keras_bandgnn.data.flat import FlatGraphs
 
 
+class Convolution(StateLayer):
+    """A layer that computes new states [G, N, U] of nodes.
+
+    Args:
+        units: U.
+    """
+
+    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
+        super().__init__(**kwargs)
+        self.units = positive_int("units", units)
+
+    def bias_weight(self) -> Tensor | None:
+        """Return a new bias [U] if `use_bias`, otherwise None."""
+        if not self.use_bias:
+            return None
+        return self.add_weight(name="bias", shape=(self.units,), initializer="zeros")
+
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
+
+
+class EdgeConvolution(Convolution):
+    """A `Convolution` that is called as `layer(states, batch, edge_states)`.
+
+    Subclasses override `build_weights`. Edge states are float [G, E, H], or None.
+    """
+
+    # Whether a call with edge states returns new ones, too.
+    updates_edge_states = False
+
+    def build(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> None:
+        """Build the weights for states of nodes and edges; see `build_weights`."""
+        self.build_weights(states_shape, edge_states_shape)
+        self.built = True
+
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
+    ) -> None:
+        """Build the weights.
+
+        Args:
+            states_shape: [G, N, H], of which H has a size.
+            edge_states_shape: [G, E, H]; None without edge states.
+        """
+        raise NotImplementedError
+
+    def sums_prepared(self, batch: Batch, reduce: str = "sum") -> Batch:
+        """Return a batch with its plan prepared for sums of messages without a bias.
+
+        Args:
+            batch: A batch.
+            reduce: `"sum"` or `"mean"`.
+        """
+        num_nodes = ops.shape(batch["node"]["mask"])[1]
+        types, dtype = self.num_edge_types, self.compute_dtype
+        plan = prepare_plan(batch, num_nodes, types, dtype, False, reduce)
+        return {**batch, "plan": plan}
+
+    def compute_output_shape(
+        self,
+        states_shape: Shape,
+        batch_shape: BatchShape | None = None,
+        edge_states_shape: Shape | None = None,
+    ) -> Shape | tuple[Shape, ...]:
+        """[G, N, U], and [G, E, U] if edge states are updated."""
+        out = (*states_shape[:-1], self.units)
+        if edge_states_shape is None or not self.updates_edge_states:
+            return out
+        return out, (*edge_states_shape[:-1], self.units)
+
+
 @serializable
-class GraphConvolution(BatchLayer):
+class GraphConvolution(Convolution):
     """Weighted sum over the neighbours and the node itself, after a linear map.
 
     Kipf and Welling 2017, Eq. 2, without the activation:
@@ -82,15 +166,14 @@ class GraphConvolution(BatchLayer):
         self_loops: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_bias = boolean("use_bias", use_bias)
         self.use_kernel = boolean("use_kernel", use_kernel)
         self.self_loops = boolean("self_loops", self_loops)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the kernel [H, U] and the bias [U]."""
         self.kernel = None
         if self.use_kernel:
@@ -101,23 +184,12 @@ class GraphConvolution(BatchLayer):
             )
         else:
             check_width("states", states_shape, self.units)
-        self.bias = None
-        if self.use_bias:
-            self.bias = self.add_weight(
-                name="bias", shape=(self.units,), initializer="zeros"
-            )
-        self.built = True
+        self.bias = self.bias_weight()
 
     def check_weights(
         self, graphs: FlatGraphs, edge_weight: str, first: int = 0
     ) -> None:
-        """Raise a ValueError for a node whose weighted degree D is not above 0.
-
-        Args:
-            graphs: `FlatGraphs`.
-            edge_weight: Edge feature with the weights.
-            first: Number of the first graph, for errors.
-        """
+        """Raise a ValueError for a node whose weighted degree D is not above 0."""
         weight = graphs.edge[edge_weight].astype(np.float64)
         loops = (graphs.senders == graphs.receivers) & self.self_loops
         if weight.min(initial=0) >= 0 and not loops.any():
@@ -145,14 +217,7 @@ class GraphConvolution(BatchLayer):
             )
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers of equal `num_edge_types` share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
+        """Precompute the part of a batch that layers of equal types share."""
         num_nodes = ops.shape(batch["node"]["mask"])[1]
         plan = primitives.prepare(
             batch["plan"], num_nodes, self.num_edge_types, self.compute_dtype
@@ -222,9 +287,3 @@ class GraphConvolution(BatchLayer):
             scale = scale[:, : ops.shape(total)[1]]
         out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

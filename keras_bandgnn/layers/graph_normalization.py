@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Unpack
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_number
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.batch_layer import StateLayer
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 def _mean(graphs: GraphSegments, rows):
@@ -21,7 +21,7 @@ def _mean(graphs: GraphSegments, rows):
 
 
 @serializable
-class GraphNormalization(BatchLayer):
+class GraphNormalization(StateLayer):
     """Normalisation of each channel over the nodes of each graph.
 
         c = x - alpha mean;  out = gamma c / sqrt(mean of c^2 + epsilon) + beta
@@ -62,7 +62,7 @@ class GraphNormalization(BatchLayer):
         super().__init__(**kwargs)
         self.epsilon = positive_number("epsilon", epsilon)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build alpha, gamma and beta, each [H]."""
         shape = (states_shape[-1],)
         self.alpha, self.gamma, self.beta = (
@@ -73,7 +73,6 @@ class GraphNormalization(BatchLayer):
                 ("beta", "zeros"),
             )
         )
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the normalised states."""
@@ -87,15 +86,9 @@ class GraphNormalization(BatchLayer):
         scale = ops.rsqrt(_mean(graphs, ops.square(rows)) + self.epsilon)
         return ops.cast(gamma * rows * scale + beta, self.compute_dtype)
 
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, H]."""
-        return tuple(states_shape)
-
 
 @serializable
-class PairNormalization(BatchLayer):
+class PairNormalization(StateLayer):
     """Normalisation that keeps the mean squared distance of the nodes of each graph.
 
         c = x - mean;  out = scale c / sqrt(epsilon + mean of |c|^2)
@@ -146,10 +139,6 @@ class PairNormalization(BatchLayer):
         self.individually = boolean("individually", individually)
         self.epsilon = positive_number("epsilon", epsilon)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
-        """There are no weights."""
-        self.built = True
-
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the normalised states."""
         graphs = GraphSegments(batch)
@@ -164,9 +153,3 @@ class PairNormalization(BatchLayer):
         else:
             scale = ops.rsqrt(self.epsilon + _mean(graphs, square))
         return ops.cast(self.scale * rows * scale, self.compute_dtype)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, H]."""
-        return tuple(states_shape)

@@ -1,4 +1,4 @@
-"""`GraphReadout`: one vector per graph from the states of its nodes."""
+"""`GraphReadout`: one vector per graph; and the base class of readouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.batch_layer import StateLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
@@ -27,8 +27,32 @@ if TYPE_CHECKING:
 REDUCTIONS = ("sum", "mean", "attention")
 
 
+class Readout(StateLayer):
+    """A layer that computes rows of width U of the graphs of a batch.
+
+    Args:
+        units: U.
+    """
+
+    # The part of a batch that the result has rows of, and one of its arrays.
+    rows = ("graph", "n_node")
+
+    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
+        super().__init__(**kwargs)
+        self.units = positive_int("units", units)
+
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
+        """[G, B, U]."""
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
+        part, name = self.rows
+        return (*batch_shape[part][name], self.units)
+
+
 @serializable
-class GraphReadout(BatchLayer):
+class GraphReadout(Readout):
     """Sum, mean or attention over the nodes of each graph, after a small network.
 
         u_n = W_2 activation(W_1 h_n + b_1) + b_2
@@ -82,15 +106,14 @@ class GraphReadout(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.hidden = optional(positive_int, "hidden", hidden)
         self.activation = keras.activations.get(activation)
         self.use_bias = boolean("use_bias", use_bias)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
@@ -108,7 +131,6 @@ class GraphReadout(BatchLayer):
             options["use_bias"] = False
             self.score_dense = FlatDense(1, name="score", **options)
             self.score_dense.build((None, None, width))
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
@@ -142,11 +164,3 @@ class GraphReadout(BatchLayer):
         wide = keras.backend.result_type(self.compute_dtype, "float32")
         values = ops.cast(values, wide)
         return graphs.mean(values) if self.reduce == "mean" else graphs.sum(values)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, D]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["graph"]["n_node"], self.units)

@@ -17,14 +17,7 @@ from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Batch,
-        BatchShape,
-        Config,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Batch, Config, LayerOptions, Shape, Tensor
 
 
 def _norm(layer, rows: Tensor, again: bool) -> Tensor:
@@ -200,19 +193,8 @@ class GraphTransformerLayer(BatchLayer):
         tokens = same_on_devices(rows[:, count:]) if training else rows[:, count:]
         return rows[:, :count], tokens
 
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_bias_shape: Shape | None = None,
-        self_bias_shape: Shape | None = None,
-        token_bias_shape: Shape | None = None,
-        tokens_shape: Shape | None = None,
-    ) -> Shape | tuple[Shape, ...]:
-        """[G, N, H], and that of the tokens."""
-        if tokens_shape is None:
-            return tuple(states_shape)
-        return tuple(states_shape), tuple(tokens_shape)
+    # Those of the attention between the same nodes and tokens.
+    compute_output_shape = DualInterleavedAttention.compute_output_shape
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -8,18 +8,19 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
+from keras_bandgnn.layers.batch_layer import check_width
+from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class GRUReadout(BatchLayer):
+class GRUReadout(Readout):
     """Attentive readout: a GRU state per graph that attends to its nodes, T times.
 
     The readout of AttentiveFP, as in the authors' program and torch_geometric:
@@ -62,9 +63,8 @@ class GRUReadout(BatchLayer):
     splits_sequences = True
 
     def __init__(self, units: int, num_steps: int = 2, **kwargs: Unpack[LayerOptions]):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_steps = positive_int("num_steps", num_steps)
         # === Layers ===
         policy = self.dtype_policy
@@ -76,7 +76,7 @@ class GRUReadout(BatchLayer):
         self.graph_score = keras.layers.Dense(1, name="graph_score", **options)
         self.update = GRUUpdate(self.units, dtype=policy, name="update")
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the weights, shared by all steps."""
         check_width("states", states_shape, self.units)
         for layer in (self.transform, self.node_score, self.graph_score):
@@ -85,7 +85,6 @@ class GRUReadout(BatchLayer):
         self.bias = self.add_weight(
             name="bias", shape=(self.units,), initializer="zeros"
         )
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one state per graph."""
@@ -111,11 +110,3 @@ class GRUReadout(BatchLayer):
             context = ops.elu(total(rows * ops.cast(weights, rows.dtype)) + bias)
             graph = ops.relu(self.update(context, graph))
         return ops.where(ops.expand_dims(graphs.counts > 0, -1), graph, 0.0)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, C]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["graph"]["n_node"], self.units)

@@ -12,12 +12,12 @@ from keras_bandgnn.batch import STATE_ROW
 from keras_bandgnn.checks import divisor, positive_int, refuse, sequence
 from keras_bandgnn.graph import EdgeSet
 from keras_bandgnn.layers.batch_layer import (
-    BatchLayer,
     batch_part,
     edge_factor,
     log_factor,
     receiver_rows,
 )
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.layers.node_set_dense import (
     NodeSetDense,
     checked_node_sets,
@@ -31,11 +31,11 @@ from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class HGTConvolution(BatchLayer):
+class HGTConvolution(Convolution):
     """Attention over the edges into a node, with maps per node set and edge type.
 
     Hu et al. 2020, Eqs. 3 to 5, as the HGTConv of PyTorch Geometric computes it. For an
@@ -110,9 +110,8 @@ class HGTConvolution(BatchLayer):
         edge_sets: Iterable[EdgeSet] | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.node_sets = checked_node_sets(node_sets)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.num_heads = divisor("num_heads", num_heads, "units", self.units)
@@ -133,7 +132,7 @@ class HGTConvolution(BatchLayer):
             self.units, self.node_sets, name="output", **options
         )
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the weights.
 
         W_k, W_q and W_v as one matrix [H, 3 U], W_o [U, U] and the biases, of each set;
@@ -160,17 +159,9 @@ class HGTConvolution(BatchLayer):
             self.skip = self.add_weight(
                 name="skip", shape=(len(self.node_sets),), initializer="ones"
             )
-        self.built = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers of equal options share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
+        """Precompute the part of a batch that layers of equal options share."""
         batch_part(batch, "edge")
         batch = self.projection.prepare(batch)
         # In a hop of a sampled batch the call knows the number of senders.
@@ -320,12 +311,6 @@ class HGTConvolution(BatchLayer):
         rows_of_types = _affine(rows, ops.reshape(kernel, (kernel.shape[0], -1)))
         groups, count = ops.shape(rows)[:2]
         return ops.reshape(rows_of_types, (groups, count * len(types), self.units))
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)
 
 
 def _affine(rows, kernel):

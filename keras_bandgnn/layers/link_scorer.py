@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import StateLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.registration import serializable
 
@@ -35,7 +35,7 @@ _TYPED = ("distmult", "complex")
 
 
 @serializable
-class LinkScorer(BatchLayer):
+class LinkScorer(StateLayer):
     """The score of each pair (s, r) of nodes with relation t, a logit.
 
         dot       h_s . h_r
@@ -113,7 +113,7 @@ class LinkScorer(BatchLayer):
         """Whether a pair and its reverse have the same score."""
         return self.symmetric or self.score in _SYMMETRIC
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the weights of the score."""
         width, count = states_shape[-1], self.num_relations or 1
         if self.score == "complex" and width % 2:
@@ -153,7 +153,6 @@ class LinkScorer(BatchLayer):
                 self.relations = self.add_weight(
                     name="relations", shape=(count, hidden), initializer="zeros"
                 )
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the scores of pairs."""

@@ -8,20 +8,13 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import non_negative_number, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
 
 
 class Clusters(NamedTuple):
@@ -80,7 +73,7 @@ def _products(graphs: GraphSegments, first, second):
     return ops.reshape(sums, (groups, graphs.num_graphs, clusters, width))
 
 
-class ClusterPooling(BatchLayer):
+class ClusterPooling(Readout):
     """Group the nodes of each graph into K clusters, and read these.
 
         S = softmax(assignment(X)),  X' = S^T X,  A' = norm(S^T A S)
@@ -107,9 +100,8 @@ class ClusterPooling(BatchLayer):
         loss_weight: float = 1.0,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_clusters = positive_int("num_clusters", num_clusters)
         self.num_layers = positive_int("num_layers", num_layers)
         self.activation = keras.activations.get(activation)
@@ -148,7 +140,7 @@ class ClusterPooling(BatchLayer):
 
     # === Implementation ===
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the assignment and the layers between clusters."""
         self.assignment.build(states_shape)
         width = states_shape[-1]
@@ -156,7 +148,6 @@ class ClusterPooling(BatchLayer):
             for layer in layers:
                 layer.build((None, None, self.num_clusters, width))
             width = self.units
-        self.built = True
 
     def clusters(self, states: Tensor, batch: Batch) -> Clusters:
         """Return the clusters of the nodes.
@@ -184,14 +175,6 @@ class ClusterPooling(BatchLayer):
             rows = self.activation(message(ops.matmul(factor, rows)) + cluster(rows))
         real = ops.expand_dims(clusters.graphs.counts > 0, -1)
         return ops.where(real, ops.mean(rows, axis=-2), 0.0)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, U]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["graph"]["n_node"], self.units)
 
 
 @serializable

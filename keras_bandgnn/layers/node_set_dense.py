@@ -9,14 +9,15 @@ from keras import ops
 
 from keras_bandgnn.arrays import check_set_name
 from keras_bandgnn.batch import STATE_ROW
-from keras_bandgnn.checks import boolean, positive_int, refuse, strings
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.checks import boolean, refuse, strings
+from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 def checked_node_sets(names: Iterable[str]) -> list[str]:
@@ -75,7 +76,7 @@ def set_rows(batch, node_sets: list[str], num_nodes):
 
 
 @serializable
-class NodeSetDense(BatchLayer):
+class NodeSetDense(Convolution):
     """A dense map per node set, of the states of the nodes in it.
 
         out[n] = h[n] W[s] + b[s],  s the set of n
@@ -123,9 +124,8 @@ class NodeSetDense(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.node_sets = checked_node_sets(node_sets)
         self.kernel_initializer = kernel_initializer
         self.use_bias = boolean("use_bias", use_bias)
@@ -142,11 +142,10 @@ class NodeSetDense(BatchLayer):
             # One attribute each: the names of the weights in a file.
             setattr(self, f"dense_{name}", layer)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build W [H, U] and b [U] of each set."""
         for name in self.node_sets:
             getattr(self, f"dense_{name}").build(states_shape)
-        self.built = True
 
     def check_sets(self, batch: Batch) -> None:
         """Raise a ValueError for a batch of graphs with other node sets, or none."""
@@ -185,9 +184,3 @@ class NodeSetDense(BatchLayer):
             mapped.append(dense(rows[:, first : first + size]))
             first = first + size
         return batched_gather(ops.concatenate(mapped, axis=1), row)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

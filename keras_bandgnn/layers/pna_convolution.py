@@ -8,30 +8,23 @@ from typing import TYPE_CHECKING, Unpack
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import (
-    boolean,
-    divisor,
-    one_of,
-    positive_int,
-    positive_number,
-    sequence,
-)
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.checks import boolean, divisor, one_of, positive_number, sequence
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import EdgeConvolution
 from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.ops.lookup import map_states
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 AGGREGATORS = ("mean", "min", "max", "std", "sum")
 SCALERS = ("identity", "amplification", "attenuation")
 
 
 @serializable
-class PNAConvolution(BatchLayer):
+class PNAConvolution(EdgeConvolution):
     """Several reductions of the messages, each scaled by the degree in several ways.
 
         m[j, n] = M [h[n], h[j], E e[j, n]]
@@ -88,9 +81,8 @@ class PNAConvolution(BatchLayer):
         divide_input: bool = False,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.delta = positive_number("delta", delta)
         self.aggregators = [
             one_of("aggregators", aggregator, AGGREGATORS)
@@ -108,11 +100,8 @@ class PNAConvolution(BatchLayer):
         )
         self.edge_dense = None
 
-    def build(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
     ) -> None:
         """Build the maps of the towers, E and W."""
         width, towers = states_shape[-1], self.num_towers
@@ -155,7 +144,6 @@ class PNAConvolution(BatchLayer):
             name="tower_bias", shape=(towers, columns), initializer="zeros"
         )
         self.output_dense.build((None, None, self.units))
-        self.built = True
 
     def _maps(self, rows, kernel):
         """Map rows [G, N, T or 1, F] of each tower by its kernel [T, F, U]."""
@@ -243,15 +231,6 @@ class PNAConvolution(BatchLayer):
                 reduce = {"sum": edges.total, "max": edges.largest}
                 out = reduce.get(name, edges.smallest)(messages)
             yield ops.cast(out, messages.dtype)
-
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)
 
 
 def _side_by_side(kernel):

@@ -8,21 +8,12 @@ from typing import TYPE_CHECKING, Self, Unpack
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
-from keras_bandgnn.layers.batch_layer import BatchLayer
-from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
+from keras_bandgnn.checks import boolean, one_of, refuse
+from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout, Readout
 from keras_bandgnn.registration import layer_entry, registered_layer
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Batch,
-        BatchShape,
-        Config,
-        Layer,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Batch, Config, Layer, LayerOptions, Shape, Tensor
 
 
 def make_head(
@@ -62,7 +53,7 @@ def head_arguments(head: Layer) -> dict:
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ReadoutHead(BatchLayer):
+class ReadoutHead(Readout):
     """Linear map of the output of a readout layer.
 
     Args:
@@ -100,13 +91,12 @@ class ReadoutHead(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         if not (isinstance(readout, keras.layers.Layer) and hasattr(readout, "units")):
             refuse(
                 "readout", "a layer that has `units`, such as GRUReadout(64)", readout
             )
         # === Config ===
-        self.units = positive_int("units", units)
         self.use_bias = boolean("use_bias", use_bias)
         # === Layers ===
         self.readout = readout
@@ -117,12 +107,11 @@ class ReadoutHead(BatchLayer):
             name="output",
         )
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the weights of the readout and of the map."""
         if not self.readout.built:
             self.readout.build(states_shape)
         self.output_dense.build((None, None, self.readout.units))
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
@@ -134,14 +123,6 @@ class ReadoutHead(BatchLayer):
         if self.use_bias:
             values = ops.concatenate([values, ops.ones_like(values[..., :1])], axis=-1)
         return values
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, D]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -9,25 +9,21 @@ from keras import ops
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
-from keras_bandgnn.layers.batch_layer import (
-    BatchLayer,
-    batch_part,
-    edge_factor,
-    receiver_rows,
-)
+from keras_bandgnn.layers.batch_layer import batch_part, edge_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.layers.typed_edges import type_count
 from keras_bandgnn.primitives.plan import is_prepared, mean_by_type
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 REDUCTIONS = ("mean", "sum")
 
 
 @serializable
-class RGCNConvolution(BatchLayer):
+class RGCNConvolution(Convolution):
     """A map of a node's state, and one of its neighbours' states per edge type.
 
     Schlichtkrull et al. 2018, Eq. 2, without the activation:
@@ -98,9 +94,8 @@ class RGCNConvolution(BatchLayer):
         use_bias: bool = True,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.num_bases = optional(positive_int, "num_bases", num_bases)
@@ -126,7 +121,7 @@ class RGCNConvolution(BatchLayer):
                 f"num_blocks={self.num_blocks}. Choose a common divisor of the widths."
             )
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build W_own [H, U], b [U], and the weights of the types.
 
         These are a kernel [P, H, U]; coefficients [P, B] and bases [B, H, U]; or blocks
@@ -156,7 +151,6 @@ class RGCNConvolution(BatchLayer):
             shape=(*axes, *shape),
             initializer=keras.initializers.RandomUniform(-limit, limit),
         )
-        self.built = True
 
     def _type_kernel(self):
         """Return the matrices of all types [P, H, U]."""
@@ -177,14 +171,7 @@ class RGCNConvolution(BatchLayer):
         return ops.reshape(kernel, (types, blocks * width, blocks * units))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers of equal options share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
+        """Precompute the part of a batch that layers of equal options share."""
         num_nodes = ops.shape(batch["node"]["mask"])[1]
         plan = batch_part(batch, "plan")
         if self.reduce == "mean":
@@ -205,9 +192,3 @@ class RGCNConvolution(BatchLayer):
             batch = self.prepare(batch)
         total = primitives.propagate(batch["plan"], states, self._type_kernel())
         return total + self.own_dense(receiver_rows(states, batch))
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

@@ -12,14 +12,7 @@ from keras_bandgnn.layers.top_k_pooling import NodePooling
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
     from keras_bandgnn.data.flat import FlatGraphs
 
 
@@ -78,21 +71,14 @@ class SAGPooling(NodePooling):
         # === Layers ===
         self.convolution = GraphConvolution(1, dtype="float32", name="convolution")
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the graph convolution."""
         self.convolution.build(states_shape)
-        self.built = True
 
     def check_weights(
         self, graphs: FlatGraphs, edge_weight: str, first: int = 0
     ) -> None:
-        """Raise a ValueError for a node whose weighted degree is not above 0.
-
-        Args:
-            graphs: `FlatGraphs`.
-            edge_weight: Edge feature with the weights.
-            first: Number of the first graph, for errors.
-        """
+        """See `GraphConvolution.check_weights`."""
         self.convolution.check_weights(graphs, edge_weight, first)
 
     def scores(self, states: Tensor, batch: Batch) -> Tensor:

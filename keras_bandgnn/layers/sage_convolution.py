@@ -10,15 +10,10 @@ from keras import ops
 from keras_bandgnn import primitives
 from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int, shown
-from keras_bandgnn.layers.batch_layer import (
-    BatchLayer,
-    batch_part,
-    edge_factor,
-    prepare_plan,
-    receiver_rows,
-)
+from keras_bandgnn.layers.batch_layer import batch_part, edge_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import EdgeConvolution
 from keras_bandgnn.layers.node_set_dense import NodeSetDense, checked_node_sets
 from keras_bandgnn.layers.typed_edges import (
     TYPE_REDUCTIONS,
@@ -35,13 +30,13 @@ from keras_bandgnn.primitives.plan import edges_by_type, is_prepared, mean_by_ty
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 REDUCTIONS = ("mean", "sum", "max", "pool")
 
 
 @serializable
-class SAGEConvolution(BatchLayer):
+class SAGEConvolution(EdgeConvolution):
     """A map of a node's state, and another one of its neighbourhood.
 
         out[n] = W_own h[n] + W_sum reduce over j of m[j, n] + b
@@ -116,9 +111,8 @@ class SAGEConvolution(BatchLayer):
         node_sets: Iterable[str] | None = None,
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.normalize = boolean("normalize", normalize)
         self.use_bias = boolean("use_bias", use_bias)
@@ -158,11 +152,8 @@ class SAGEConvolution(BatchLayer):
         """Whether messages are added up, and have the weights of their edges."""
         return self.reduce in ("mean", "sum")
 
-    def build(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
+    def build_weights(
+        self, states_shape: Shape, edge_states_shape: Shape | None = None
     ) -> None:
         """Build W_own and W_sum [H, U], b [U], and W_pool [H, H].
 
@@ -180,7 +171,6 @@ class SAGEConvolution(BatchLayer):
                     shape=(self.num_edge_types, width),
                     initializer="zeros",
                 )
-            self.built = True
             return
         self.sum_dense.build(states_shape)
         if self.reduce == "pool":
@@ -188,33 +178,17 @@ class SAGEConvolution(BatchLayer):
                 width, activation="relu", dtype=self.dtype_policy, name="pool"
             )
             self.pool_dense.build(states_shape)
-        self.built = True
 
     def prepare(self, batch: Batch) -> Batch:
-        """Precompute the part of a batch that layers without edge states share.
-
-        Args:
-            batch: A batch.
-
-        Returns:
-            The argument `batch` of the calls.
-        """
+        """Precompute the part of a batch that layers without edge states share."""
         if self.node_sets is not None:
             batch = self.own_dense.prepare(batch)
         if self.reduce not in ("mean", "sum"):
             return batch
+        if self.type_reduce is None:
+            return self.sums_prepared(batch, self.reduce)
         num_nodes = ops.shape(batch["node"]["mask"])[1]
-        if self.type_reduce is not None:
-            return {**batch, "plan": self._typed_plan(batch, num_nodes)}
-        plan = prepare_plan(
-            batch,
-            num_nodes,
-            self.num_edge_types,
-            self.compute_dtype,
-            use_bias=False,
-            reduce=self.reduce,
-        )
-        return {**batch, "plan": plan}
+        return {**batch, "plan": self._typed_plan(batch, num_nodes)}
 
     def _typed_plan(self, batch, num_nodes):
         """Return the prepared plan whose sums are those of the reduced types."""
@@ -317,12 +291,3 @@ class SAGEConvolution(BatchLayer):
         return (
             edges.total(messages) if self.reduce == "sum" else edges.largest(messages)
         )
-
-    def compute_output_shape(
-        self,
-        states_shape: Shape,
-        batch_shape: BatchShape | None = None,
-        edge_states_shape: Shape | None = None,
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

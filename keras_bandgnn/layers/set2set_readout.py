@@ -8,17 +8,18 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, refuse
-from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
+from keras_bandgnn.layers.batch_layer import check_width
+from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class Set2SetReadout(BatchLayer):
+class Set2SetReadout(Readout):
     """Attentive readout: an LSTM per graph that attends to its nodes, T times.
 
     From q* = 0, T times:
@@ -60,9 +61,8 @@ class Set2SetReadout(BatchLayer):
     splits_sequences = True
 
     def __init__(self, units: int, num_steps: int = 3, **kwargs: Unpack[LayerOptions]):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         if self.units % 2:
             refuse("units", "an even number, twice the width of the states", units)
         self.num_steps = positive_int("num_steps", num_steps)
@@ -71,11 +71,10 @@ class Set2SetReadout(BatchLayer):
             self.units // 2, dtype=self.dtype_policy, name="cell"
         )
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the LSTM, shared by all steps."""
         check_width("states", states_shape, self.units // 2)
         self.cell.build((None, self.units))
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return one vector per graph."""
@@ -102,11 +101,3 @@ class Set2SetReadout(BatchLayer):
             total = ops.cast(graphs.sum(values), self.compute_dtype)
         out = ops.concatenate([question, total], axis=-1)
         return ops.where(ops.expand_dims(graphs.counts > 0, -1), out, 0.0)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, 2 C]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        return (*batch_shape["graph"]["n_node"], self.units)

@@ -8,24 +8,17 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, refuse
-from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.layers.graph_convolution import Convolution
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
 
 
 @serializable
-class SignNet(BatchLayer):
+class SignNet(Convolution):
     """Encoding of Laplacian eigenvectors that is the same for v and -v.
 
         out[n] = rho([phi(v_1) + phi(-v_1), ..., phi(v_k) + phi(-v_k)][n])
@@ -78,9 +71,8 @@ class SignNet(BatchLayer):
         activation: Activation = "relu",
         **kwargs: Unpack[LayerOptions],
     ):
-        super().__init__(**kwargs)
+        super().__init__(units, **kwargs)
         # === Config ===
-        self.units = positive_int("units", units)
         self.hidden = positive_int("hidden", hidden)
         self.num_layers = positive_int("num_layers", num_layers)
         self.activation = keras.activations.get(activation)
@@ -95,7 +87,7 @@ class SignNet(BatchLayer):
         self.rho_inner = dense(self.units, "rho_inner")
         self.rho_outer = dense(self.units, "rho_outer")
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build phi and rho."""
         if len(states_shape) != 3:
             shape = list(states_shape)
@@ -107,7 +99,6 @@ class SignNet(BatchLayer):
             width = self.hidden
         self.rho_inner.build((None, None, states_shape[-1] * self.hidden))
         self.rho_outer.build((None, None, self.units))
-        self.built = True
 
     def call(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the encodings."""
@@ -125,9 +116,3 @@ class SignNet(BatchLayer):
         rows = rows[:, :, :count] + rows[:, :, count:]
         rows = ops.reshape(rows, (size, num_nodes, count * self.hidden))
         return self.rho_outer(self.activation(self.rho_inner(rows)))
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, N, U]."""
-        return (*states_shape[:-1], self.units)

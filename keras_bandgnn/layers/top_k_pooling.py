@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_number, refuse
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.batch_layer import StateLayer
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _ROUNDED = 1 - 1e-6
 
 
-class NodePooling(BatchLayer):
+class NodePooling(StateLayer):
     """Keep the nodes of each graph with the largest scores, times an activation.
 
         k_g = ceil(ratio n_node_g)
@@ -55,9 +55,8 @@ class NodePooling(BatchLayer):
             refuse("ratio", "at most 1", ratio)
         self.activation = keras.activations.get(activation)
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the weights of the scores; none by default."""
-        self.built = True
 
     def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the score of each node, float32 [G, N].
@@ -141,12 +140,11 @@ class TopKPooling(NodePooling):
     splits_sequences = False
     reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
-    def build(self, states_shape: Shape, batch_shape: BatchShape | None = None) -> None:
+    def build_weights(self, states_shape: Shape) -> None:
         """Build the vector p, [H]."""
         self.direction = self.add_weight(
             name="direction", shape=(states_shape[-1],), initializer="glorot_uniform"
         )
-        self.built = True
 
     def scores(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the projection of each state, float32 [G, N]."""

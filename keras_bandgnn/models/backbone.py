@@ -48,6 +48,25 @@ def _of_library(cls: type) -> bool:
     return cls.__module__.partition(".")[0] in ("keras", "keras_bandgnn")
 
 
+def names_read(encoder, edge_encoder) -> dict[str, tuple[str, ...]]:
+    """Return the features that encoders of nodes and edges read, by level.
+
+    Args:
+        encoder: A `NodeEncoder`.
+        edge_encoder: One of edges, or None.
+    """
+    edge = () if edge_encoder is None else tuple(edge_encoder.inputs)
+    edge = tuple(name for name in edge if name != "type")
+    return {"node": tuple(encoder.inputs), "edge": edge, "graph": ()}
+
+
+def check_inputs(graphs: FlatGraphs, encoder, edge_encoder) -> None:
+    """Raise a ValueError if graphs do not fit the encoders; see `names_read`."""
+    encoder.check(graphs.node, graphs.sets)
+    if edge_encoder is not None:
+        edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
+
+
 class Backbone(keras_bases.Model):
     """A model from a batch to node states [G, N, H].
 

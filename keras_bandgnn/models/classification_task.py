@@ -36,8 +36,10 @@ if TYPE_CHECKING:
         Frame,
         Labels,
         Loss,
+        Optimizer,
         PredictOptions,
         Results,
+        Shape,
         TaskOptions,
         Tensor,
     )
@@ -116,6 +118,14 @@ class ClassificationTask(Task):
         if self.link is not None:
             self.link.build((None, None, 1))
         self.built = True
+
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
+        """Return [G, M, C], of M graphs, nodes or edges."""
+        return (*self.rows_shape(input_shape), self.num_classes)
+
+    def default_optimizer(self) -> Optimizer:
+        """Return Adam with rate 1e-3."""
+        return keras.optimizers.Adam(1e-3)
 
     def default_loss(self) -> Loss:
         """Return the cross-entropy over known labels."""

@@ -11,15 +11,7 @@ from keras_bandgnn.models.classification_task import ClassificationTask
 from keras_bandgnn.models.edge_task import EdgeTask
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        Optimizer,
-        Shape,
-        TaskOptions,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, TaskOptions, Tensor
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -122,14 +114,6 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
         """Return logits [G, E, C]."""
         states = self.backbone(batch, training=training)
         return self.logits(self.head(states, batch))
-
-    def default_optimizer(self) -> Optimizer:
-        """Return Adam with rate 1e-3."""
-        return keras.optimizers.Adam(1e-3)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, E, C]."""
-        return (*input_shape["edge"]["sender"], self.num_classes)
 
     def head_config(self) -> dict:
         """Return the arguments of the head."""

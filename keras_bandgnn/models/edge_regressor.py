@@ -12,14 +12,7 @@ from keras_bandgnn.models.edge_task import EdgeTask
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        Shape,
-        TaskOptions,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, TaskOptions, Tensor
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -108,7 +101,3 @@ class EdgeRegressor(EdgeTask, RegressionTask):
         """Return predictions [G, E, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         return self.denormalized(values, batch)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, E, D]."""
-        return (*input_shape["edge"]["sender"], self.num_targets)

@@ -36,12 +36,7 @@ def energies_and_slopes(task, batch, training=False):
 
 
 def energies_and_forces(task, batch, training=False):
-    """Compute the energies of a regressor and the forces on the nodes.
-
-    Args:
-        task: A `GraphRegressor` with one target, in energy units.
-        batch: A batch with `batch["edge"]["displacement"]` float [G, E, 3].
-        training: As for the task.
+    """Compute the energies, as `energies_and_slopes`, and the forces on the nodes.
 
     Returns:
         float [G, B, 1], and float [G, N, 3] in energy units per angstrom.

@@ -11,16 +11,7 @@ from keras_bandgnn.layers.readout_head import head_arguments, make_head
 from keras_bandgnn.models.classification_task import ClassificationTask
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        Layer,
-        Optimizer,
-        Shape,
-        TaskOptions,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, Layer, TaskOptions, Tensor
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -109,14 +100,6 @@ class GraphClassifier(ClassificationTask):
     def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return logits [G, B, C]."""
         return self.logits(self.head(*self.backbone.readout_inputs(batch, training)))
-
-    def default_optimizer(self) -> Optimizer:
-        """Return Adam with rate 1e-3."""
-        return keras.optimizers.Adam(1e-3)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, B, C]."""
-        return (*input_shape["graph"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
         """Return the arguments of the head."""

@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
         Activation,
         Batch,
-        BatchShape,
         Data,
         Layer,
         Optimizer,
-        Shape,
         TaskOptions,
         Tensor,
     )
@@ -285,10 +283,6 @@ class GraphRegressor(RegressionTask):
         from keras_bandgnn.models.calculator import make_calculator
 
         return make_calculator(self, skin)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, B, D]."""
-        return (*input_shape["graph"]["mask"], self.num_targets)
 
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:

@@ -12,13 +12,13 @@ from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 def input_loader(
     task,
     inputs: Inputs,
-    shuffle: bool = False,
-    seed: int = 0,
-    adapt: bool = False,
-    training: bool = True,
-    sampler: Sampler | None = None,
+    shuffle: bool,
+    seed: int,
+    adapt: bool,
+    training: bool,
+    sampler: Sampler | None,
 ) -> Loader:
-    """Return a loader of graphs; see `GraphModel.loader`.
+    """Return a loader of graphs.
 
     Args:
         task: The task, whose preprocessor is set if it had none.

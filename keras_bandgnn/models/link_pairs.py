@@ -17,12 +17,7 @@ from keras_bandgnn.data.identity import (
     refuse_leaks,
     without_types,
 )
-from keras_bandgnn.data.link_ends import (
-    LinkEnds,
-    NodePairs,
-    as_pairs,
-    is_undirected,
-)
+from keras_bandgnn.data.link_ends import LinkEnds, NodePairs, as_pairs, is_undirected
 from keras_bandgnn.graph import EdgeSet, Graph
 from keras_bandgnn.models.input_loader import input_loader, lay_out_transposes
 from keras_bandgnn.models.inputs import GRAPHS, ITEMS, Inputs, read_graphs
@@ -32,9 +27,7 @@ from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSample
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 if TYPE_CHECKING:
-    from keras_bandgnn.preprocessing.sampling.shared_negatives import (
-        SharedNegatives,
-    )
+    from keras_bandgnn.preprocessing.sampling.shared_negatives import SharedNegatives
 
 _ADVICE = (
     "Split the edges with split_links, which keeps all edges of two nodes in one part. "
@@ -342,7 +335,13 @@ def make_link_loader(
             nodes = min(nodes, graph.num_nodes)
         sampler = type(sampler)(**{**sampler.get_config(), "batch_size": nodes})
     loader = input_loader(
-        task, Inputs(GRAPHS, [graph], graph), training=False, sampler=sampler
+        task,
+        Inputs(GRAPHS, [graph], graph),
+        shuffle=False,
+        seed=0,
+        adapt=False,
+        training=False,
+        sampler=sampler,
     )
     # All steps have the same graph.
     lay_out_transposes(loader)

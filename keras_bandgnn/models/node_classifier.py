@@ -12,14 +12,7 @@ from keras_bandgnn.models.classification_task import ClassificationTask
 from keras_bandgnn.models.masked_task import MaskedTask
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Batch,
-        BatchShape,
-        Optimizer,
-        Shape,
-        TaskOptions,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Batch, Optimizer, TaskOptions, Tensor
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -113,10 +106,6 @@ class NodeClassifier(MaskedTask, ClassificationTask):
     def default_optimizer(self) -> Optimizer:
         """Return Adam with rate 1e-2, as Kipf and Welling 2017."""
         return keras.optimizers.Adam(1e-2)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, N, C]."""
-        return (*input_shape["node"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
         """Return the arguments of the head; `multi_label` only where it is true."""

@@ -13,7 +13,7 @@ from keras_bandgnn.models.masked_task import MaskedTask
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, Shape, TaskOptions, Tensor
+    from keras_bandgnn.aliases import Batch, TaskOptions, Tensor
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -87,7 +87,3 @@ class NodeRegressor(MaskedTask, RegressionTask):
         """Return predictions [G, N, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training))
         return self.denormalized(values, batch)
-
-    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
-        """Return [G, N, D]."""
-        return (*input_shape["node"]["mask"], self.num_targets)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Labels,
         Loss,
         Optimizer,
+        Shape,
         TaskOptions,
         Tensor,
     )
@@ -87,6 +88,10 @@ class RegressionTask(Task):
         elif self.normalizer is not None:
             self.normalizer.check_targets(self.num_targets)
         self.built = True
+
+    def compute_output_shape(self, input_shape: BatchShape) -> Shape:
+        """Return [G, M, D], of M graphs, nodes or edges."""
+        return (*self.rows_shape(input_shape), self.num_targets)
 
     def denormalized(self, values: Tensor, batch: Batch) -> Tensor:
         """Return outputs of the head in the units of the labels."""

@@ -17,8 +17,15 @@ from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import TASK
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Data, DType, FilePath
+    from keras_bandgnn.aliases import BatchShape, Data, DType, FilePath, Shape
     from keras_bandgnn.primitives.plan import Plan
+
+# Part of a batch, and one of its arrays, with an entry for each output of a level.
+_ROWS = {
+    "graph": ("graph", "mask"),
+    "node": ("node", "mask"),
+    "edge": ("edge", "sender"),
+}
 
 
 def refuse_preprocessor(name: str, value) -> None:
@@ -116,6 +123,11 @@ class Task(GraphModel):
             outputs: Result of `predict` for a graph.
         """
         raise NotImplementedError
+
+    def rows_shape(self, input_shape: BatchShape) -> Shape:
+        """Return the first axes [G, M] of outputs, of M graphs, nodes or edges."""
+        part, name = _ROWS[self.output_level]
+        return input_shape[part][name]
 
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:

@@ -152,16 +152,8 @@ def attend_to_one(q, k, v, bias, weight, num_heads: int):
 def with_itself(part, q, k, v, bias, weight, num_heads: int):
     """Combine attention with that of each row to its own key and value.
 
-    The same as `join` with `attend_to_one`, for one part.
-
-    Args:
-        part: Pair (float [..., K d], log-sum-exp [..., K]).
-        q: float [..., K d], heads concatenated.
-        k: float [..., K d].
-        v: float [..., K d].
-        bias: float [K] or None.
-        weight: float [..., K], dropout factors, or None for 1.
-        num_heads: K.
+    The same as `join` with `attend_to_one`, for one part: a pair (float [..., K d],
+    log-sum-exp [..., K]). The other arguments are those of `attend_to_one`.
 
     Returns:
         float32 [..., K d].

@@ -249,7 +249,7 @@ def small_backbone(name: str, **options):
     cls = getattr(kb.models, name)
     names = set(inspect.signature(cls).parameters)
     arguments = {key: value for key, value in SMALL.items() if key in names}
-    if issubclass(cls, kb.models.MessagePassingBackbone) and "edge_inputs" in names:
+    if issubclass(cls, kb.models.MessagePassingBackbone) and cls.reads_edge_states:
         arguments |= {"num_layers": 2, "edge_inputs": EDGES}
     if cls.reads_node_sets:
         arguments["inputs"] = {**INPUTS, **SET_INPUTS}

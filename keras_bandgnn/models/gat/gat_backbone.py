@@ -73,7 +73,8 @@ class GATBackbone(MessagePassingBackbone):
         type_reduce: `"sum"` or `"mean"` of the types of edges, which then have weights
             and a softmax of their own. None if types count alike.
         **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, remat, pooling`.
+            jumping_knowledge, virtual_node, ego_separation, remat,
+            embeddings_initializer, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"edge"` and
@@ -100,6 +101,7 @@ class GATBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     # A node attends to itself, too: its share depends on the number of messages.
     sums_messages = True
     reads_edge_states = False
@@ -171,10 +173,6 @@ class GATBackbone(MessagePassingBackbone):
             name=f"attention_{number}",
         )
 
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the rows of edge types, which all layers share."""
-        return self.messages[0].prepare(batch)
-
     @property
     def convolutions(self) -> list:
         """The layers of attention, under their name in files."""
@@ -200,16 +198,7 @@ class GATBackbone(MessagePassingBackbone):
     def attention_pairs(
         self, number: int, terms: Values, graph: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pairs of a layer's attention in one graph, and their logits.
-
-        Args:
-            number: Index of the layer.
-            terms: `attention_terms` of that layer, cut to the graph: [n, K].
-            graph: `BatchGraph`.
-
-        Returns:
-            Senders and receivers int [P], and float [P, K].
-        """
+        """See `GraphTransformerBackbone.attention_pairs`; terms are [n, K]."""
         senders, receivers = graph.senders, graph.receivers
         others = senders != receivers
         nodes = np.arange(graph.num_nodes)

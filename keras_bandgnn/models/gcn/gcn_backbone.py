@@ -14,13 +14,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        Config,
-        ConvolutionOptions,
-        Layer,
-    )
+    from keras_bandgnn.aliases import Activation, Config, ConvolutionOptions, Layer
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -56,7 +50,8 @@ class GCNBackbone(MessagePassingBackbone):
         activation_first: Whether activation and dropout come before a layer, rather
             than after it.
         **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, remat, pooling`.
+            jumping_knowledge, virtual_node, ego_separation, remat,
+            embeddings_initializer, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"`, `"edge"`
@@ -84,6 +79,7 @@ class GCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     sums_messages = True
     reads_edge_states = False
 
@@ -140,10 +136,6 @@ class GCNBackbone(MessagePassingBackbone):
     def convolutions(self) -> list:
         """The graph convolutions, under their name in files."""
         return self.messages
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan and the degrees, which all layers share."""
-        return {**batch, **self.messages[0].prepare(batch)}
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -15,7 +15,7 @@ from keras_bandgnn.layers.batch_layer import is_symbolic
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
-from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.backbone import Backbone, check_inputs, names_read
 from keras_bandgnn.ops import remat as rematerialise
 from keras_bandgnn.primitives import Banded, ReceptiveField
 from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
@@ -193,15 +193,11 @@ class GGNNBackbone(Backbone):
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoders."""
-        edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
-        edge = tuple(name for name in edge if name != "type")
-        return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
+        return names_read(self.encoder, self.edge_encoder)
 
     def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
-        self.encoder.check(graphs.node, graphs.sets)
-        if self.edge_encoder is not None:
-            self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
+        check_inputs(graphs, self.encoder, self.edge_encoder)
 
     def call(self, batch: Batch, training: bool = False) -> Tensor:
         """Return the node states after T steps.

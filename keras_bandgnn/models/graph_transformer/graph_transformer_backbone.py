@@ -75,6 +75,18 @@ def terms(steps, biases, edge) -> list[dict]:
     return out
 
 
+def check_length(graphs: FlatGraphs, max_length: int | None) -> None:
+    """Raise a ValueError for graphs of more than `max_length` nodes, unless None."""
+    if max_length is None or not len(graphs):
+        return
+    largest = int(graphs.num_nodes.max())
+    if largest > max_length:
+        raise ValueError(
+            f"Expected graphs of at most max_length={max_length} nodes. Received: one "
+            f"of {largest}. Raise max_length; it changes no weights."
+        )
+
+
 def pairs(layer, terms, graph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the pairs that attend to each other in one graph, and their logits.
 
@@ -354,14 +366,7 @@ class GraphTransformerBackbone(Backbone):
             )
         if self.edge_encoder is not None:
             self.edge_encoder.check(graphs.edge)
-        if self.max_length is not None and len(graphs):
-            largest = int(graphs.num_nodes.max())
-            if largest > self.max_length:
-                raise ValueError(
-                    f"Expected graphs of at most max_length={self.max_length} nodes. "
-                    f"Received: one of {largest}. Raise max_length; it changes no "
-                    "weights."
-                )
+        check_length(graphs, self.max_length)
 
     def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Decide `"conditions"` from the training graphs, unless already decided.
@@ -474,7 +479,17 @@ class GraphTransformerBackbone(Backbone):
     def attention_pairs(
         self, number: int, terms: Values, graph: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pairs of a layer's attention in one graph, and their logits."""
+        """Return the pairs of a layer's attention in one graph, and their logits.
+
+        Args:
+            number: Index of the layer.
+            terms: `attention_terms` of that layer, cut to the graph:
+                [n, ...].
+            graph: `BatchGraph`.
+
+        Returns:
+            Senders and receivers int [P], and float [P, K].
+        """
         return pairs(self.blocks[number].attention, terms, graph)
 
     def call(

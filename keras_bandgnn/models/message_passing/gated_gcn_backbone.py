@@ -27,9 +27,7 @@ class GatedGCNBackbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
             embeddings_initializer, pooling`.
@@ -67,13 +65,9 @@ class GatedGCNBackbone(MessagePassingBackbone):
         inputs: Mapping,
         hidden_dim: int = 64,
         num_layers: int = 4,
-        *,
-        edge_inputs: Mapping | None = None,
         **kwargs: Unpack[MessageOptions],
     ):
-        super().__init__(
-            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **kwargs)
         self.make_layers()
 
     def message_layer(self, number: int) -> Layer | None:

@@ -25,11 +25,9 @@ class GATv2Backbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
         num_heads: K, a divisor of H.
         attention_dropout: Dropout rate of the attention weights.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
             embeddings_initializer, pooling`.
@@ -67,14 +65,11 @@ class GATv2Backbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        edge_inputs: Mapping | None = None,
         num_heads: int = 4,
         attention_dropout: float = 0.0,
         **kwargs: Unpack[MessageOptions],
     ):
-        super().__init__(
-            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **kwargs)
         # === Config ===
         self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)

@@ -14,7 +14,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, Config, Layer, MessageOptions
+    from keras_bandgnn.aliases import Config, Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -25,10 +25,8 @@ class GINEBackbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
         train_epsilon: Whether the weight of a node's own state is learned.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
             embeddings_initializer, pooling`.
@@ -59,6 +57,7 @@ class GINEBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     sums_messages = True
 
     def __init__(
@@ -67,13 +66,10 @@ class GINEBackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        edge_inputs: Mapping | None = None,
         train_epsilon: bool = True,
         **kwargs: Unpack[MessageOptions],
     ):
-        super().__init__(
-            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **kwargs)
         # === Config ===
         self.train_epsilon = boolean("train_epsilon", train_epsilon)
         self.make_layers()
@@ -89,12 +85,6 @@ class GINEBackbone(MessagePassingBackbone):
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan, which layers without edge states share."""
-        if self.edge_encoder is not None:
-            return batch
-        return self.messages[0].prepare(batch)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -23,7 +23,10 @@ from keras_bandgnn.layers.gin_convolution import GINConvolution
 from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
 from keras_bandgnn.layers.pna_convolution import PNAConvolution
 from keras_bandgnn.layers.sage_convolution import SAGEConvolution
-from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import pairs
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
+    check_length,
+    pairs,
+)
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
 )
@@ -90,8 +93,6 @@ class GPSBackbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
         local: Messages: `"gine"`, `"gatedgcn"`, `"gatv2"`, `"sage"` or `"pna"`, as in
             the backbones of these names; None for attention alone.
         num_heads: K, a divisor of H.
@@ -110,9 +111,9 @@ class GPSBackbone(MessagePassingBackbone):
         delta: Of `"pna"`, see `PNABackbone`.
         usual_length: Nodes of the largest graph given to `fit`, as saved; None before
             training. It changes no result.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
-            norm, activation, dropout, input_dropout, jumping_knowledge,
-            virtual_node, remat`.
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
+            norm, activation, dropout, input_dropout, jumping_knowledge, virtual_node,
+            remat`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, `"edge"`, and
@@ -144,6 +145,7 @@ class GPSBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     takes_pooling = False
     # Attention reads all nodes.
     is_local = False
@@ -155,7 +157,6 @@ class GPSBackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        edge_inputs: Mapping | None = None,
         local: str | None = "gine",
         num_heads: int = 4,
         attention: str = "full",
@@ -175,14 +176,7 @@ class GPSBackbone(MessagePassingBackbone):
                     other,
                     "Leave it out, or take another backbone.",
                 )
-        super().__init__(
-            inputs,
-            hidden_dim,
-            num_layers,
-            edge_inputs=edge_inputs,
-            **_FIXED,
-            **kwargs,
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **_FIXED, **kwargs)
         # === Config ===
         self.local = optional(one_of, "local", local, tuple(LOCAL))
         self.num_heads = divisor("num_heads", num_heads, "hidden_dim", self.hidden_dim)
@@ -239,23 +233,10 @@ class GPSBackbone(MessagePassingBackbone):
             layer.build((None, None, self.hidden_dim))
         super().build(input_shape)
 
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan, which layers without edge states share."""
-        if self.edge_encoder is not None or not self.messages:
-            return batch
-        return self.messages[0].prepare(batch)
-
     def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if graphs do not fit."""
         super().check(graphs)
-        if self.max_length is not None and len(graphs):
-            largest = int(graphs.num_nodes.max())
-            if largest > self.max_length:
-                raise ValueError(
-                    f"Expected graphs of at most max_length={self.max_length} nodes. "
-                    f"Received: one of {largest}. Raise max_length; it changes no "
-                    "weights."
-                )
+        check_length(graphs, self.max_length)
 
     def adapt(self, parts: Sequence[FlatGraphs]) -> bool:
         """Set `delta` and `usual_length` from the training graphs.
@@ -330,16 +311,7 @@ class GPSBackbone(MessagePassingBackbone):
     def attention_pairs(
         self, number: int, terms: Values, graph: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pairs of a layer's attention in one graph, and their logits.
-
-        Args:
-            number: Index of the layer.
-            terms: `attention_terms` of that layer, cut to the graph: [n, H].
-            graph: `BatchGraph`.
-
-        Returns:
-            Senders and receivers int [P], and float [P, K].
-        """
+        """See `GraphTransformerBackbone.attention_pairs`; terms are [n, H]."""
         return pairs(self.attentions[number], terms, graph._replace(edge={}))
 
     def get_config(self) -> Config:

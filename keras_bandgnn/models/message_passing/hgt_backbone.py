@@ -18,7 +18,6 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
         Activation,
-        Batch,
         Config,
         DropoutOptions,
         Initializer,
@@ -84,6 +83,7 @@ class HGTBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     takes_pooling = False
     # Draws by type or by weight change the shares of edges in a softmax.
     sums_messages = True
@@ -161,10 +161,6 @@ class HGTBackbone(MessagePassingBackbone):
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the rows of edge types, which all layers share."""
-        return self.messages[0].prepare(batch)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

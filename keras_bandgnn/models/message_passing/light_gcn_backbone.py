@@ -17,14 +17,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Batch,
-        Config,
-        Initializer,
-        Layer,
-        ModuleOptions,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Config, Initializer, Layer, ModuleOptions, Tensor
     from keras_bandgnn.data.flat import FlatGraphs
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +78,7 @@ class LightGCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     takes_pooling = False
     sums_messages = True
     reads_edge_states = False
@@ -134,10 +128,6 @@ class LightGCNBackbone(MessagePassingBackbone):
             dtype=self.dtype_policy,
             name=f"convolution_{number}",
         )
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan and the degrees, which all layers share."""
-        return {**batch, **self.messages[0].prepare(batch)}
 
     def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if features do not fit; warn of edges of one direction."""

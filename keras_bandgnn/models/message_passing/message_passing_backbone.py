@@ -27,7 +27,7 @@ from keras_bandgnn.layers.batch_layer import (
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
-from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.backbone import Backbone, check_inputs, names_read
 from keras_bandgnn.ops.lookup import first_of
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.registration import layer_entry
@@ -112,6 +112,8 @@ class MessagePassingBackbone(Backbone):
     updates_edge_states = False
     # Whether messages can read edge states.
     reads_edge_states = True
+    # Whether layers without edge states share what the first one prepares.
+    shares_preparation = False
     # Whether layers read no more of a batch than `pooled_batch` changes.
     takes_pooling = True
 
@@ -233,7 +235,10 @@ class MessagePassingBackbone(Backbone):
 
     def prepare(self, batch: Batch) -> Batch:
         """Return the inputs that all message passing layers share, from a batch."""
-        return batch
+        shared = self.shares_preparation and self.edge_encoder is None
+        if not (shared and self.messages):
+            return batch
+        return {**batch, **self.messages[0].prepare(batch)}
 
     # === Implementation ===
 
@@ -313,15 +318,11 @@ class MessagePassingBackbone(Backbone):
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the inputs of the encoders."""
-        edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
-        edge = tuple(name for name in edge if name != "type")
-        return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
+        return names_read(self.encoder, self.edge_encoder)
 
     def check(self, graphs: FlatGraphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
-        self.encoder.check(graphs.node, graphs.sets)
-        if self.edge_encoder is not None:
-            self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
+        check_inputs(graphs, self.encoder, self.edge_encoder)
 
     def _normalized(self, norms, number, states, batch, training):
         """Apply the norm of a layer, if there are norms."""

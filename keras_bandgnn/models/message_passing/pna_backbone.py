@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import (
-    optional,
-    positive_int,
-    positive_number,
-    sequence,
-)
+from keras_bandgnn.checks import optional, positive_int, positive_number, sequence
 from keras_bandgnn.layers.pna_convolution import SCALERS, PNAConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
@@ -45,14 +40,12 @@ class PNABackbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
         aggregators: Reductions, as for `PNAConvolution`.
         scalers: Scalers, as for `PNAConvolution`.
         num_towers: T, a divisor of H.
         delta: Mean of log(degree + 1) over the nodes of the training graphs; None for
             that of the graphs given to `fit`.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
             embeddings_initializer, pooling`.
@@ -89,16 +82,13 @@ class PNABackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        edge_inputs: Mapping | None = None,
         aggregators: Sequence[str] = ("mean", "min", "max", "std"),
         scalers: Sequence[str] = SCALERS,
         num_towers: int = 1,
         delta: float | None = None,
         **kwargs: Unpack[MessageOptions],
     ):
-        super().__init__(
-            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **kwargs)
         # === Config ===
         self.aggregators = sequence("aggregators", aggregators)
         self.scalers = sequence("scalers", scalers)

@@ -14,7 +14,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, Config, Layer, RelationOptions
+    from keras_bandgnn.aliases import Config, Layer, RelationOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -32,8 +32,7 @@ class RGCNBackbone(MessagePassingBackbone):
             None for full matrices.
         **kwargs: Options of `MessagePassingBackbone`: `norm, activation, dropout,
             input_dropout, residual, feed_forward, jumping_knowledge, virtual_node,
-            ego_separation, activation_first, remat,
-            embeddings_initializer, pooling`.
+            ego_separation, activation_first, remat, embeddings_initializer, pooling`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"graph"`.
@@ -61,6 +60,7 @@ class RGCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
     sums_messages = True
     reads_edge_states = False
 
@@ -107,10 +107,6 @@ class RGCNBackbone(MessagePassingBackbone):
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan, which all layers share."""
-        return self.messages[0].prepare(batch)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

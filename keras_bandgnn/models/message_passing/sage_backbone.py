@@ -16,7 +16,7 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, Config, Layer, MessageOptions
+    from keras_bandgnn.aliases import Config, Layer, MessageOptions
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -27,13 +27,11 @@ class SAGEBackbone(MessagePassingBackbone):
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
-        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. None for messages without edge states.
         reduce: `"mean"`, `"sum"`, `"max"` or `"pool"`, how messages are reduced.
         normalize: Whether to divide each message by its length, as in the paper.
         type_reduce: `"sum"` or `"mean"` of the types of edges, which then have weights
             of their own, as have the node sets in `inputs`. None if types count alike.
-        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+        **kwargs: Options of `MessagePassingBackbone`: `edge_inputs, num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
             jumping_knowledge, virtual_node, ego_separation, activation_first, remat,
             embeddings_initializer, pooling`.
@@ -65,6 +63,7 @@ class SAGEBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    shares_preparation = True
 
     def __init__(
         self,
@@ -72,15 +71,12 @@ class SAGEBackbone(MessagePassingBackbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         *,
-        edge_inputs: Mapping | None = None,
         reduce: str = "mean",
         normalize: bool = False,
         type_reduce: str | None = None,
         **kwargs: Unpack[MessageOptions],
     ):
-        super().__init__(
-            inputs, hidden_dim, num_layers, edge_inputs=edge_inputs, **kwargs
-        )
+        super().__init__(inputs, hidden_dim, num_layers, **kwargs)
         # === Config ===
         self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.normalize = boolean("normalize", normalize)
@@ -117,12 +113,6 @@ class SAGEBackbone(MessagePassingBackbone):
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Prepare the plan, which layers without edge states share."""
-        if self.edge_encoder is not None:
-            return batch
-        return self.messages[0].prepare(batch)
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -447,16 +447,7 @@ class DynamicBatcher(Batcher):
     def pack(
         self, sizes: Mapping[str, np.ndarray], order: np.ndarray | None, budget: Mapping
     ) -> list:
-        """Cut an order of graphs into supergraphs.
-
-        Args:
-            sizes: Resource -> int [n].
-            order: int [m], the graphs to pack; each fits the budget.
-            budget: Capacities by name; resources without one are not looked at.
-
-        Returns:
-            List of int arrays, the graphs of each supergraph.
-        """
+        """See `Batcher.pack`; resources without a capacity are not looked at."""
         names, table = size_table({k: v for k, v in sizes.items() if k in budget})
         budget = {"graph": len(table) + 1, **budget}
         capacity, order = self.capacity(names, budget), np.asarray(order)
