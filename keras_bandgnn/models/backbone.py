@@ -67,7 +67,48 @@ def check_inputs(graphs: FlatGraphs, encoder, edge_encoder) -> None:
         edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
 
 
-class Backbone(keras_bases.Model):
+class Network:
+    """What backbones and tasks, as models of Keras layers, have in common."""
+
+    def enable_lora(
+        self, rank: int, alpha: float | None = None, layers: str | None = None
+    ) -> list[str]:
+        """Freeze all but low-rank updates; see `training.enable_lora`."""
+        from keras_bandgnn.training.lora import enable_lora
+
+        return enable_lora(self, rank, alpha, layers)
+
+    def functional(self, batch: Mapping) -> keras.Model:
+        """Return a functional model of the same layers and weights.
+
+        `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
+        connections, and `keras.Model` takes the output of any layer; of several
+        functional models of one backbone or task, that of the first. Train and save
+        the backbone or the task itself.
+
+        Args:
+            batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
+                for any shapes, where the layers allow them.
+
+        Raises:
+            ValueError: If it computes with arrays outside of layers, as SchNet,
+                Graphormer and models under a schedule do.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+        >>> batch, *_ = kb.preprocessing.GraphLoader([graph])[0]
+        >>> backbone = kb.models.GINEBackbone({"kind": 2}, 8, num_layers=1)
+        >>> model = backbone.functional(batch)
+        >>> model.get_layer("message_0").output.shape[-1]
+        8
+        """
+        from keras_bandgnn.models.functional_model import functional_model
+
+        return functional_model(self, batch)
+
+
+class Backbone(Network, keras_bases.Model):
     """A model from a batch to node states [G, N, H].
 
     Backbones build all weights from their configuration, so they need no data to be
@@ -325,43 +366,6 @@ class Backbone(keras_bases.Model):
             # Set after the layers are built, so that it applies to them.
             backbone.trainable = False
         return backbone
-
-    def enable_lora(
-        self, rank: int, alpha: float | None = None, layers: str | None = None
-    ) -> list[str]:
-        """Freeze all but low-rank updates; see `training.enable_lora`."""
-        from keras_bandgnn.training.lora import enable_lora
-
-        return enable_lora(self, rank, alpha, layers)
-
-    def functional(self, batch: Mapping) -> keras.Model:
-        """Return a functional model of the same layers and weights.
-
-        `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
-        connections, and `keras.Model` takes the output of any layer; of several
-        functional models of one backbone, that of the first. Train and save the
-        backbone itself.
-
-        Args:
-            batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
-                for any shapes, where the layers allow them.
-
-        Raises:
-            ValueError: If it computes with arrays outside of layers, as SchNet,
-                Graphormer and models under a schedule do.
-
-        Example:
-        >>> import keras_bandgnn as kb
-        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
-        >>> batch, *_ = kb.preprocessing.GraphLoader([graph])[0]
-        >>> backbone = kb.models.GINEBackbone({"kind": 2}, 8, num_layers=1)
-        >>> model = backbone.functional(batch)
-        >>> model.get_layer("message_0").output.shape[-1]
-        8
-        """
-        from keras_bandgnn.models.functional_model import functional_model
-
-        return functional_model(self, batch)
 
     def save_to_preset(
         self, path: FilePath, weights: str = "float32", card: Mapping | None = None

@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
-import keras
 import numpy as np
 
 from keras_bandgnn import compat
-from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.backbone import Backbone, Network
 from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.saving.preset_files import Presets
@@ -42,7 +41,7 @@ def refuse_preprocessor(name: str, value) -> None:
         )
 
 
-class Task(GraphModel):
+class Task(Network, GraphModel):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
@@ -139,42 +138,6 @@ class Task(GraphModel):
                 f"Received: {unknown}."
             )
         return {**config, **overrides}
-
-    def enable_lora(
-        self, rank: int, alpha: float | None = None, layers: str | None = None
-    ) -> list[str]:
-        """Freeze all but low-rank updates; see `training.enable_lora`."""
-        from keras_bandgnn.training.lora import enable_lora
-
-        return enable_lora(self, rank, alpha, layers)
-
-    def functional(self, batch: Mapping) -> keras.Model:
-        """Return a functional model of the same layers and weights.
-
-        `keras.utils.plot_model` draws its layers, `summary` has the shapes and the
-        connections, and `keras.Model` takes the output of any layer; of several
-        functional models of one task, that of the first. Train and save the
-        task itself.
-
-        Args:
-            batch: A batch of a loader, whose shapes the model has; or `loader.inputs()`
-                for any shapes, where the layers allow them.
-
-        Raises:
-            ValueError: If it computes with arrays outside of layers, as SchNet,
-                Graphormer and models under a schedule do.
-
-        Example:
-        >>> import keras_bandgnn as kb
-        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
-        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
-        >>> batch, *_ = task.loader([graph])[0]
-        >>> task.functional(batch).get_layer("head").output.shape[-1]
-        2
-        """
-        from keras_bandgnn.models.functional_model import functional_model
-
-        return functional_model(self, batch)
 
     def embed(
         self, graphs: Data, level: str = "node", reduce: str = "mean", layer: int = -1
