@@ -10,7 +10,6 @@ the batch, so that several calls share the work. The other layers (`GRUUpdate`,
 
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
-from keras_bandgnn.layers.batch_layer import pooled_batch
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
@@ -53,7 +52,7 @@ from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.layers.set2set_readout import Set2SetReadout
 from keras_bandgnn.layers.sign_net import SignNet
 from keras_bandgnn.layers.sine_basis import SineBasis
-from keras_bandgnn.layers.top_k_pooling import TopKPooling
+from keras_bandgnn.layers.top_k_pooling import TopKPooling, pooled_batch
 from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion
 
 # Their names in PyTorch Geometric.

@@ -1,25 +1,24 @@
-"""`BatchLayer` and `StateLayer`: layers that are called with states and the batch."""
+"""`BatchLayer`: base class of layers that are called with states and the batch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import keras
 from keras import ops
 
 from keras_bandgnn import keras_bases, primitives
 from keras_bandgnn.batch import MESSAGE_WEIGHT, STATE_ROW, explained
-from keras_bandgnn.checks import positive_int, refuse
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.ops.attention import EMPTY
-from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
-from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
 from keras_bandgnn.primitives.segment import Segment
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import Batch, BatchShape, Shape, Tensor
+    from keras_bandgnn.aliases import Batch, BatchShape, LayerOptions, Shape, Tensor
     from keras_bandgnn.data.flat import FlatGraphs
 
 _MISSING = object()
@@ -143,6 +142,30 @@ class StateLayer(BatchLayer):
         return tuple(states_shape)
 
 
+class Readout(StateLayer):
+    """A layer that computes rows of width U of the graphs of a batch.
+
+    Args:
+        units: U.
+    """
+
+    # The part of a batch that the result has rows of, and one of its arrays.
+    rows = ("graph", "n_node")
+
+    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
+        super().__init__(**kwargs)
+        self.units = positive_int("units", units)
+
+    def compute_output_shape(
+        self, states_shape: Shape, batch_shape: BatchShape | None = None
+    ) -> Shape:
+        """[G, B, U]."""
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
+        part, name = self.rows
+        return (*batch_shape[part][name], self.units)
+
+
 def takes_lookups(layer) -> bool:
     """Return whether the `call` of a layer takes edge states as a `LookedUp`."""
     owner = next(kind for kind in type(layer).__mro__ if "call" in vars(kind))
@@ -238,95 +261,6 @@ def segment_plan(batch: Batch, num_edge_types: int = 1) -> dict:
     row = arrays["receiver"] * num_edge_types + arrays["type"]
     order = ops.cast(ops.argsort(row, axis=1), "int32")
     return {SEGMENT: {k: batched_gather(v, order) for k, v in arrays.items()}}
-
-
-def pooled_batch(
-    batch: Batch, mask: Tensor, num_edge_types: int = 1
-) -> tuple[Batch, Tensor]:
-    """Return the batch of the nodes that stay, and the order of its edges.
-
-    It has the shapes of the batch. Nodes that do not stay are padding, and edges with
-    such an end are padding behind the others. The plan is `Segment()`, whatever it was.
-
-    Args:
-        batch: A batch (see `keras_bandgnn.batch`), with `"edge"`.
-        mask: bool [G, N], whether a node stays.
-        num_edge_types: P, types of edges that later layers tell apart.
-
-    Returns:
-        The new batch, and int32 [G, E], which edge of the batch each edge of it was.
-
-    Raises:
-        ValueError: For a batch without edges, as those of compact schedules.
-
-    Example:
-    >>> import keras_bandgnn as kb
-    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
-    >>> mask = batch["node"]["mask"].copy()
-    >>> mask[0, 0] = False
-    >>> pooled, order = kb.layers.pooled_batch(batch, mask)
-    >>> [int(ops.sum(pooled["graph"][name])) for name in ("n_node", "n_edge")]
-    [2, 1]
-    """
-    node, edge = batch_part(batch, "node"), batch_part(batch, "edge")
-    if getattr(mask, "shape", None) is None:
-        refuse("mask", "bool [G, N], an array or a tensor", mask)
-    positive_int("num_edge_types", num_edge_types)
-    mask = ops.logical_and(ops.convert_to_tensor(mask), node["mask"])
-    num_nodes = ops.shape(mask)[1]
-    sender, receiver = (
-        ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
-    )
-    is_real = ops.logical_and(
-        batched_gather(mask, sender),
-        batched_gather(mask, ops.minimum(receiver, num_nodes - 1)),
-    )
-    is_real = ops.logical_and(is_real, receiver < num_nodes)
-    is_real = ops.logical_and(is_real, edge["mask"])
-    order = _real_first(is_real)
-    is_real = batched_gather(is_real, order)
-    edge = {
-        name: batched_gather(ops.convert_to_tensor(values), order)
-        for name, values in edge.items()
-    }
-    edge["mask"] = is_real
-    edge["sender"] = ops.where(is_real, edge["sender"], 0)
-    edge["receiver"] = ops.where(is_real, edge["receiver"], num_nodes)
-    edge["type"] = ops.where(is_real, edge["type"], 0)
-    pooled = {**batch, "node": {**node, "mask": mask}, "edge": edge}
-    graphs = GraphSegments(pooled)
-    edge_graph = batched_gather(graphs.slot, edge["sender"])
-    edge_graph = ops.where(is_real, edge_graph, graphs.num_graphs)
-    pooled["graph"] = {
-        **batch["graph"],
-        "n_node": graphs.sum(ops.ones_like(graphs.slot)),
-        "n_edge": batched_segment_sum(
-            ops.ones_like(edge_graph), edge_graph, graphs.num_graphs
-        ),
-    }
-    factor = explained(batch, "edge")
-    if factor is not None:
-        factor = batched_gather(ops.convert_to_tensor(factor), order)
-        pooled["explained"] = {**batch["explained"], "edge": factor}
-    pooled["plan"] = segment_plan(pooled, num_edge_types)
-    return pooled, order
-
-
-def _real_first(is_real):
-    """Return the order int32 [G, E] that puts real edges first and keeps their order.
-
-    Args:
-        is_real: bool [G, E].
-    """
-    real = ops.cast(is_real, "int32")
-    count = ops.sum(real, axis=1, keepdims=True)
-    place = ops.where(
-        is_real, ops.cumsum(real, axis=1) - 1, count + ops.cumsum(1 - real, axis=1) - 1
-    )
-    size = ops.shape(real)[1]
-    number = ops.broadcast_to(ops.arange(size, dtype="int32"), ops.shape(real))
-    return batched_segment_sum(number, ops.cast(place, "int32"), size)
 
 
 def is_symbolic(batch: Batch | Tensor) -> bool:

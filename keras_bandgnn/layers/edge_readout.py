@@ -12,9 +12,8 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, mapping, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.layers.batch_layer import batch_part, target_edges
+from keras_bandgnn.layers.batch_layer import Readout, batch_part, target_edges
 from keras_bandgnn.layers.dense import FlatDense
-from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`GraphReadout`: one vector per graph; and the base class of readouts."""
+"""`GraphReadout`: one vector per graph from the states of its nodes."""
 
 from __future__ import annotations
 
@@ -8,47 +8,16 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
-from keras_bandgnn.layers.batch_layer import StateLayer
+from keras_bandgnn.layers.batch_layer import Readout
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable
 
 if TYPE_CHECKING:
-    from keras_bandgnn.aliases import (
-        Activation,
-        Batch,
-        BatchShape,
-        LayerOptions,
-        Shape,
-        Tensor,
-    )
+    from keras_bandgnn.aliases import Activation, Batch, LayerOptions, Shape, Tensor
 
 REDUCTIONS = ("sum", "mean", "attention")
-
-
-class Readout(StateLayer):
-    """A layer that computes rows of width U of the graphs of a batch.
-
-    Args:
-        units: U.
-    """
-
-    # The part of a batch that the result has rows of, and one of its arrays.
-    rows = ("graph", "n_node")
-
-    def __init__(self, units: int, **kwargs: Unpack[LayerOptions]):
-        super().__init__(**kwargs)
-        self.units = positive_int("units", units)
-
-    def compute_output_shape(
-        self, states_shape: Shape, batch_shape: BatchShape | None = None
-    ) -> Shape:
-        """[G, B, U]."""
-        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
-            return (states_shape[0], None, self.units)
-        part, name = self.rows
-        return (*batch_shape[part][name], self.units)
 
 
 @serializable

@@ -8,8 +8,8 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import non_negative_number, positive_int
+from keras_bandgnn.layers.batch_layer import Readout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
-from keras_bandgnn.layers.graph_readout import Readout
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
 
@@ -81,14 +81,8 @@ class ClusterPooling(Readout):
         out = mean over the clusters of X'
 
     A loss of the assignment is added to that of the model. Subclasses override
-    `build_assignment`, `assign`, `normalized` and `assignment_loss`.
-
-    Args:
-        units: Width U of the output.
-        num_clusters: K.
-        num_layers: L, layers between clusters.
-        activation: Name of their activation, or a function.
-        loss_weight: Factor of the loss that is added; 0 for none.
+    `make_assignment`, `assign`, `normalized` and `assignment_loss`. The arguments are
+    those of `MinCutPooling`.
     """
 
     def __init__(

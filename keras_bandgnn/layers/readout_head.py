@@ -9,7 +9,8 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, one_of, refuse
-from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout, Readout
+from keras_bandgnn.layers.batch_layer import Readout
+from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.registration import layer_entry, registered_layer
 
 if TYPE_CHECKING:

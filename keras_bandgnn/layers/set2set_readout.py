@@ -8,8 +8,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, refuse
-from keras_bandgnn.layers.batch_layer import check_width
-from keras_bandgnn.layers.graph_readout import Readout
+from keras_bandgnn.layers.batch_layer import Readout, check_width
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.registration import serializable

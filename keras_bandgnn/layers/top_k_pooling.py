@@ -1,4 +1,4 @@
-"""`TopKPooling`, and `NodePooling`, the base class of layers that choose nodes."""
+"""`TopKPooling`, `NodePooling`, its base class, and `pooled_batch`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Unpack
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_number, refuse
-from keras_bandgnn.layers.batch_layer import StateLayer
-from keras_bandgnn.ops.batched import batched_gather
+from keras_bandgnn.batch import explained
+from keras_bandgnn.checks import positive_int, positive_number, refuse
+from keras_bandgnn.layers.batch_layer import StateLayer, batch_part, segment_plan
+from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.registration import serializable
 
@@ -193,3 +194,92 @@ def _without_last_bits(scores):
 
 def _order(keys):
     return ops.cast(ops.argsort(keys, axis=1), "int32")
+
+
+def pooled_batch(
+    batch: Batch, mask: Tensor, num_edge_types: int = 1
+) -> tuple[Batch, Tensor]:
+    """Return the batch of the nodes that stay, and the order of its edges.
+
+    It has the shapes of the batch. Nodes that do not stay are padding, and edges with
+    such an end are padding behind the others. The plan is `Segment()`, whatever it was.
+
+    Args:
+        batch: A batch (see `keras_bandgnn.batch`), with `"edge"`.
+        mask: bool [G, N], whether a node stays.
+        num_edge_types: P, types of edges that later layers tell apart.
+
+    Returns:
+        The new batch, and int32 [G, E], which edge of the batch each edge of it was.
+
+    Raises:
+        ValueError: For a batch without edges, as those of compact schedules.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> mask = batch["node"]["mask"].copy()
+    >>> mask[0, 0] = False
+    >>> pooled, order = kb.layers.pooled_batch(batch, mask)
+    >>> [int(ops.sum(pooled["graph"][name])) for name in ("n_node", "n_edge")]
+    [2, 1]
+    """
+    node, edge = batch_part(batch, "node"), batch_part(batch, "edge")
+    if getattr(mask, "shape", None) is None:
+        refuse("mask", "bool [G, N], an array or a tensor", mask)
+    positive_int("num_edge_types", num_edge_types)
+    mask = ops.logical_and(ops.convert_to_tensor(mask), node["mask"])
+    num_nodes = ops.shape(mask)[1]
+    sender, receiver = (
+        ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
+    )
+    is_real = ops.logical_and(
+        batched_gather(mask, sender),
+        batched_gather(mask, ops.minimum(receiver, num_nodes - 1)),
+    )
+    is_real = ops.logical_and(is_real, receiver < num_nodes)
+    is_real = ops.logical_and(is_real, edge["mask"])
+    order = _real_first(is_real)
+    is_real = batched_gather(is_real, order)
+    edge = {
+        name: batched_gather(ops.convert_to_tensor(values), order)
+        for name, values in edge.items()
+    }
+    edge["mask"] = is_real
+    edge["sender"] = ops.where(is_real, edge["sender"], 0)
+    edge["receiver"] = ops.where(is_real, edge["receiver"], num_nodes)
+    edge["type"] = ops.where(is_real, edge["type"], 0)
+    pooled = {**batch, "node": {**node, "mask": mask}, "edge": edge}
+    graphs = GraphSegments(pooled)
+    edge_graph = batched_gather(graphs.slot, edge["sender"])
+    edge_graph = ops.where(is_real, edge_graph, graphs.num_graphs)
+    pooled["graph"] = {
+        **batch["graph"],
+        "n_node": graphs.sum(ops.ones_like(graphs.slot)),
+        "n_edge": batched_segment_sum(
+            ops.ones_like(edge_graph), edge_graph, graphs.num_graphs
+        ),
+    }
+    factor = explained(batch, "edge")
+    if factor is not None:
+        factor = batched_gather(ops.convert_to_tensor(factor), order)
+        pooled["explained"] = {**batch["explained"], "edge": factor}
+    pooled["plan"] = segment_plan(pooled, num_edge_types)
+    return pooled, order
+
+
+def _real_first(is_real):
+    """Return the order int32 [G, E] that puts real edges first and keeps their order.
+
+    Args:
+        is_real: bool [G, E].
+    """
+    real = ops.cast(is_real, "int32")
+    count = ops.sum(real, axis=1, keepdims=True)
+    place = ops.where(
+        is_real, ops.cumsum(real, axis=1) - 1, count + ops.cumsum(1 - real, axis=1) - 1
+    )
+    size = ops.shape(real)[1]
+    number = ops.broadcast_to(ops.arange(size, dtype="int32"), ops.shape(real))
+    return batched_segment_sum(number, ops.cast(place, "int32"), size)

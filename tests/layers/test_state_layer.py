@@ -5,9 +5,8 @@ import pytest
 from keras import ops
 
 import keras_bandgnn as kb
-from keras_bandgnn.layers.batch_layer import StateLayer
+from keras_bandgnn.layers.batch_layer import Readout, StateLayer
 from keras_bandgnn.layers.graph_convolution import Convolution, EdgeConvolution
-from keras_bandgnn.layers.graph_readout import Readout
 
 
 class _Recorded:

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_bandgnn.checks import refuse
-from keras_bandgnn.layers.batch_layer import pooled_batch
-from keras_bandgnn.layers.top_k_pooling import NodePooling
+from keras_bandgnn.layers.top_k_pooling import NodePooling, pooled_batch
 from keras_bandgnn.ops.batched import batched_gather
 from keras_bandgnn.registration import registered_layer
 
