@@ -89,6 +89,16 @@ def divisor(name: str, value: Any, multiple: str, size: int) -> int:
     return value
 
 
+def check_heads(num_heads: int, devices: int) -> None:
+    """Raise a ValueError if devices cannot share the heads of attention evenly."""
+    if num_heads % devices:
+        raise ValueError(
+            f"Expected a number of heads that is a multiple of {devices}, the devices "
+            f"per sequence. Received: {num_heads}. Use fewer devices per sequence, or "
+            "another number of heads."
+        )
+
+
 def positive_ints(name: str, value: Any) -> int | list[int]:
     """Return a positive int, or several in a list, or raise."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from keras_bandgnn.checks import check_heads
 from keras_bandgnn.ops.backend.jax import over_replicas
 from keras_bandgnn.ops.sequence import along
 
@@ -58,12 +59,7 @@ class SequenceAxis:
 
     def local_columns(self, values):
         """Return this device's columns [.., C/P]."""
-        if values.shape[-1] % self.size:
-            raise ValueError(
-                f"Expected a number of heads that is a multiple of {self.size}, the "
-                f"devices per sequence. Received: {values.shape[-1]}. Use fewer devices"
-                " per sequence, or another number of heads."
-            )
+        check_heads(values.shape[-1], self.size)
         width = values.shape[-1] // self.size
         start = jax.lax.axis_index(self.name) * width
         return jax.lax.dynamic_slice_in_dim(values, start, width, values.ndim - 1)

@@ -3,6 +3,8 @@
 import torch
 import torch.distributed as dist
 
+from keras_bandgnn.checks import check_heads
+
 
 class SequenceAxis:
     """The processes that share a supergraph; see `ops.backend.jax_mesh.SequenceAxis`.
@@ -26,14 +28,9 @@ class SequenceAxis:
         return {**x, "node": self.node}
 
     def halo(self, x, size: int):
-        """Exchange halos with the previous and the next process.
+        """Return [G, S + n + S, H], with S rows of either neighbour around x [G, n, H].
 
-        Args:
-            x: [G, n, H].
-            size: S, halo rows on either side; zeros at the ends of the axis.
-
-        Returns:
-            [G, S + n + S, H].
+        At the ends of the axis these rows are 0.
         """
         first, last = x[:, :size], x[:, -size:]
         sizes = [0] * self.size
@@ -76,12 +73,7 @@ class SequenceAxis:
 
     def local_columns(self, values):
         """Return this process's columns [.., C/P]."""
-        if values.shape[-1] % self.size:
-            raise ValueError(
-                f"Expected a number of heads that is a multiple of {self.size}, the "
-                f"devices per sequence. Received: {values.shape[-1]}. Use fewer devices"
-                " per sequence, or another number of heads."
-            )
+        check_heads(values.shape[-1], self.size)
         width = values.shape[-1] // self.size
         return values.narrow(-1, self.index * width, width)
 

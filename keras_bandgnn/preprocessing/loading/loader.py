@@ -76,13 +76,7 @@ class Source:
 
 
 def loader_options(
-    shuffle: bool = True,
-    seed: int = 0,
-    replicas: int = 1,
-    prefetch: int = 2,
-    threads: int = 1,
-    host: int = 0,
-    num_hosts: int = 1,
+    shuffle, seed, replicas=1, prefetch=2, threads=1, host=0, num_hosts=1
 ) -> dict[str, Any]:
     """Return the options of orders, of building ahead and of hosts, after checks."""
     options = {
@@ -114,12 +108,11 @@ class Loader(keras_bases.PyDataset):
         assembler: Makes the arrays of a batch, and draws what is random.
         shuffle: Whether each epoch has a new order and new draws.
         seed: Of the orders and the draws.
-        replicas: G, supergraphs per batch.
+        replicas: G, supergraphs per batch; see `GraphLoader`, also for the others.
         prefetch: Batches to assemble in advance; 0 for none.
         threads: Number of threads that assemble batches.
-        host: Index of this host, if several train together.
-        num_hosts: Number of hosts that train together. Each gets its own supergraphs of
-            every step; all have as many batches, of equal shapes.
+        host: Index of this host.
+        num_hosts: Number of hosts that train together.
 
     Attributes:
         parts: The graphs, a list of `FlatGraphs`.

@@ -32,11 +32,13 @@ def fail_on(text: str) -> int | str:
     return NEVER if text == NEVER else shared.positive(text)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="files, folders and notebooks"
-    )
+def add_model(parser: argparse.ArgumentParser, usual: str) -> None:
+    """Add the options of the model, and of how sure it must be.
+
+    Args:
+        parser: The parser of a command.
+        usual: The probability if --min-confidence is omitted, for its help.
+    """
     parser.add_argument(
         "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
     )
@@ -44,9 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-confidence",
         type=shared.probability,
         metavar="P",
-        help="least probability of the suggested variable; if omitted, that of at most "
-        "one false alarm in 2,000 lines",
+        help=f"least probability of the suggested variable; if omitted, {usual}",
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="files, folders and notebooks"
+    )
+    add_model(parser, "that of at most one false alarm in 2,000 lines")
     parser.add_argument(
         "--fail-on",
         type=fail_on,

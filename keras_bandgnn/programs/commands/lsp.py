@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.programs.commands.check import add_model
 from keras_bandgnn.version import __version__
 
 if TYPE_CHECKING:
@@ -26,15 +27,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument(
-        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
-    )
-    parser.add_argument(
-        "--min-confidence",
-        type=shared.probability,
-        metavar="P",
-        help="least probability of the suggested variable; as for check if omitted",
-    )
+    add_model(parser, "as for check")
     parser.add_argument(
         "--delay",
         type=shared.above_zero,

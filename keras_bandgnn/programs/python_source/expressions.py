@@ -147,16 +147,16 @@ class ExpressionFlow:
         self.join(body, self.live)
 
     def _boolean(self, node: ast.BoolOp) -> None:
-        ends = []
-        for value in node.values:
-            self.visit(value)
-            ends.append(self.live)
-        self.join(*ends)
+        self._some(node.values)
 
     def _compare(self, node: ast.Compare) -> None:
         self.visit(node.left)
+        self._some(node.comparators)
+
+    def _some(self, values: list[ast.expr]) -> None:
+        """Visit values of which the evaluation may stop after any."""
         ends = []
-        for value in node.comparators:
+        for value in values:
             self.visit(value)
             ends.append(self.live)
         self.join(*ends)
