@@ -1,6 +1,7 @@
 """`compiled`: functions of trained tasks and a batch, compiled once per shape."""
 
 from collections.abc import Callable
+from typing import TypedDict, Unpack
 
 import keras
 from keras import ops
@@ -23,14 +24,34 @@ def task_output(task, batch):
     return task(batch, training=False)
 
 
-def compiled(task, function: Callable, *static, **options) -> "TaskProgram":
+class ProgramOptions(TypedDict, total=False):
+    """What a `TaskProgram` takes beyond its function.
+
+    Attributes:
+        level: Level of the rows of its outputs; by default that of the task.
+        of_backbone: Whether the function takes the backbone, not the task.
+        check: Function of a loader that raises an error for graphs that the function
+            cannot take.
+        check_labels: The same for labels.
+    """
+
+    level: str | None
+    of_backbone: bool
+    check: Callable | None
+    check_labels: Callable | None
+
+
+def compiled(
+    task, function: Callable, *static, **options: Unpack[ProgramOptions]
+) -> "TaskProgram":
     """Return the program of a function, cached so that it compiles once.
 
     Args:
         task: A task; or an `Ensemble`, for the outputs of all members in one program.
         function: See `TaskProgram`.
         *static: See `TaskProgram`; part of the cache key.
-        **options: See `TaskProgram`; the same for each call with equal other arguments.
+        **options: See `ProgramOptions`; the same for each call with equal other
+            arguments.
     """
     tasks = getattr(task, "members", [task])
     programs = compat.model_cache(task).setdefault("programs", {})
@@ -57,11 +78,7 @@ class TaskProgram(GraphModel):
             axis.
         function: `function(task, batch, *static)` returns nested tensors.
         *static: Hashable arguments of the function.
-        level: Level of the rows of its outputs; by default that of the task.
-        of_backbone: Whether the function takes the backbone, not the task.
-        check: Function of a loader that raises an error for graphs that the function
-            cannot take.
-        check_labels: The same for labels.
+        **options: See `ProgramOptions`.
     """
 
     host_side = (*GraphModel.host_side, "tasks")
@@ -73,21 +90,19 @@ class TaskProgram(GraphModel):
         tasks: list,
         function: Callable,
         *static,
-        level: str | None = None,
-        of_backbone: bool = False,
-        check: Callable | None = None,
-        check_labels: Callable | None = None,
+        **options: Unpack[ProgramOptions],
     ):
-        first = tasks[0]
+        first, of_backbone = tasks[0], options.get("of_backbone", False)
         super().__init__(first.backbone, first.preprocessor)
         self.distribution = first.distribution
         self.tasks = tasks
         # Keras tracks their weights.
         self.parts = [task.backbone if of_backbone else task for task in tasks]
         self.function, self.static = function, static
-        self.output_level = level or first.output_level
+        self.output_level = options.get("level") or first.output_level
         self.splits_sequences = self.of_backbone = of_backbone
-        self.check_graphs, self.check_targets = check, check_labels
+        self.check_graphs = options.get("check")
+        self.check_targets = options.get("check_labels")
         self.build_and_compile()
 
     def __call__(self, *args, **kwargs):

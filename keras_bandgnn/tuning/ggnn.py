@@ -61,6 +61,8 @@ class GGNNHyperModel(GraphHyperModel):
     2
     """
 
+    settings = ("hidden_dim", "num_steps", "readout")
+
     def __init__(
         self,
         graphs: Graphs,
@@ -79,12 +81,7 @@ class GGNNHyperModel(GraphHyperModel):
 
     def fixed(self) -> dict:
         """Return the settings that identify the search, as JSON values."""
-        return super().fixed() | {
-            "space": self.space_name,
-            "hidden_dim": self.hidden_dim,
-            "num_steps": self.num_steps,
-            "readout": self.readout,
-        }
+        return super().fixed() | {"space": self.space_name}
 
     def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""

@@ -62,6 +62,8 @@ class GraphRegressorHyperModel(GraphHyperModel):
     8
     """
 
+    settings = ("model", "reduce", "hidden_dim", "num_steps")
+
     def __init__(
         self,
         graphs: Graphs,
@@ -91,13 +93,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
 
     def fixed(self) -> dict:
         """Return the settings that identify the search, as JSON values."""
-        return super().fixed() | {
-            "model": self.model,
-            "edges": list(self.edges),
-            "reduce": self.reduce,
-            "hidden_dim": self.hidden_dim,
-            "num_steps": self.num_steps,
-        }
+        return super().fixed() | {"edges": list(self.edges)}
 
     def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""

@@ -65,6 +65,8 @@ class GraphTransformerHyperModel(GraphHyperModel):
     'GraphClassifier'
     """
 
+    settings = ("model", "attention", "hidden_dim", "num_layers", "num_heads")
+
     def __init__(
         self,
         graphs: Graphs,
@@ -84,16 +86,6 @@ class GraphTransformerHyperModel(GraphHyperModel):
         self.hidden_dim = positive_ints("hidden_dim", hidden_dim)
         self.num_layers = positive_ints("num_layers", num_layers)
         self.num_heads = positive_ints("num_heads", num_heads)
-
-    def fixed(self) -> dict:
-        """Return the settings that identify the search, as JSON values."""
-        return super().fixed() | {
-            "model": self.model,
-            "attention": self.attention,
-            "hidden_dim": self.hidden_dim,
-            "num_layers": self.num_layers,
-            "num_heads": self.num_heads,
-        }
 
     def space(self, hp: keras_tuner.HyperParameters) -> dict:
         """Declare the search space; return values by name, None for inactive ones."""

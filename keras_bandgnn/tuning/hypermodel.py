@@ -182,6 +182,9 @@ class GraphHyperModel(keras_tuner.HyperModel):
         spec: The `DatasetSpec` of the graphs.
     """
 
+    # Attributes of a subclass that identify the search; see `fixed`.
+    settings: tuple[str, ...] = ()
+
     def __init__(
         self,
         graphs: Graphs,
@@ -230,8 +233,8 @@ class GraphHyperModel(keras_tuner.HyperModel):
     def fixed(self) -> Config:
         """Return the settings that identify the search, as JSON values.
 
-        Trials are comparable only if these settings are equal. Subclasses add their own
-        arguments.
+        Trials are comparable only if these settings are equal: those of the objective,
+        and the attributes that `settings` names.
         """
         objective = self.search_objective
         return {
@@ -244,6 +247,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
             "system": self.system,
             "batch_size": self.batch_size,
             "seed": self.seed,
+            **{name: getattr(self, name) for name in self.settings},
         }
 
     # === Called by keras-tuner ===

@@ -17,14 +17,8 @@ def metis(graph: Graph, block_size: int) -> np.ndarray:
     """Return the order of the nodes by clusters with few edges between them.
 
     METIS makes clusters of about `block_size` nodes. Clusters that share many edges
-    come near each other; nodes of a cluster are in Reverse Cuthill-McKee order.
-
-    Args:
-        graph: Any graph.
-        block_size: S of the banded plan.
-
-    Returns:
-        int32 [N]: the node that comes k-th.
+    come near each other; nodes of a cluster are in Reverse Cuthill-McKee order. The
+    arguments and the result are those of `bisection`.
 
     Raises:
         ImportError: Without `pymetis`.
