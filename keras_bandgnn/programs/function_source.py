@@ -145,8 +145,9 @@ class FunctionSource:
     def unread(self) -> set[Variable]:
         """The candidates that nothing reads, where a linter says so or the name does.
 
-        They are variables of plain assignments, which pyflakes and ruff report (F841),
-        and names that begin with an underscore. Code that calls `locals` may read them.
+        They are variables of plain assignments and of `except`, which pyflakes and ruff
+        report (F841), and names that begin with an underscore. Code that calls `locals`
+        may read them.
         """
         candidates = {other for usage in self.usages for other in usage.others}
         nodes = list(walk(self.unit.tree))
@@ -289,17 +290,22 @@ def _never(test: ast.expr) -> bool:
 
 
 def _assigned(nodes: list[ast.AST], unit: SourceUnit) -> set[int]:
-    """Return the tokens of names that an assignment or `with` binds alone."""
+    """Return the tokens of names that an assignment, `with` or `except` binds alone."""
     targets: list[ast.AST | None] = []
+    caught = set()
     for node in nodes:
-        if isinstance(node, ast.Assign):
+        if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+            last = unit.tokens.last(node.type)
+            if last is not None and unit.tokens.labels[last + 2] == node.name:
+                caught.add(last + 2)
+        elif isinstance(node, ast.Assign):
             targets += node.targets
         elif isinstance(node, _TYPED):
             targets.append(node.target)
         elif isinstance(node, ast.withitem):
             targets.append(node.optional_vars)
     tokens = {unit.tokens.first(item) for item in targets if isinstance(item, ast.Name)}
-    return tokens - {None}
+    return tokens - {None} | caught
 
 
 def _values(nodes: list[ast.AST], unit: SourceUnit) -> dict[int, ast.expr]:

@@ -40,7 +40,7 @@ def add_model(parser: argparse.ArgumentParser, usual: str) -> None:
         usual: The probability if --min-confidence is omitted, for its help.
     """
     parser.add_argument(
-        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
+        "--model", help="folder or name of a preset; ggnn_bug_fixes_python if omitted"
     )
     parser.add_argument(
         "--min-confidence",
@@ -143,7 +143,7 @@ def _with_settings(options: argparse.Namespace) -> None:
     from keras_bandgnn.programs.linting.settings import find_settings
 
     settings = find_settings(options.paths)
-    options.model = options.model or settings.model or "ggnn_bugs_python"
+    options.model = options.model or settings.model or "ggnn_bug_fixes_python"
     options.exclude = [Exclude(options.exclude)]
     if settings.file is not None:
         options.exclude.append(Exclude(settings.exclude, settings.file.parent))

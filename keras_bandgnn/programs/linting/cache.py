@@ -16,7 +16,7 @@ from keras_bandgnn.programs.linting.source_code import SourceCode
 from keras_bandgnn.saving.preset_paths import NAMES
 from keras_bandgnn.version import __version__
 
-_VERSION = 2
+_VERSION = 3
 _MAX_BYTES = 256_000_000
 # Model, first digits, and digest of the text.
 _ENTRY = re.compile(r"\w+/[0-9a-f]{2}/[0-9a-f]{64}\.json")

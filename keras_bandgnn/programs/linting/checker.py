@@ -16,7 +16,7 @@ from keras_bandgnn.programs.linting.usage_findings import UsageFindings
 from keras_bandgnn.saving.preset_hub import preset_folder
 from keras_bandgnn.saving.preset_paths import TASK
 
-DEFAULT_MODEL = "ggnn_bugs_python"
+DEFAULT_MODEL = "ggnn_bug_fixes_python"
 # Tasks that find wrong variables, and what turns their predictions into findings.
 _SOURCES = {"NodeSelector": UsageFindings, "BugLocalizer": FunctionFindings}
 

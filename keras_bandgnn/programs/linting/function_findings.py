@@ -37,6 +37,9 @@ _WINDOW = 16 * _NODES
 _NODES_PER_GRAPH = 32
 _ROOM = 1.05
 _MAX_NODES, _MAX_REWRITES = 5000, 25_000
+# Not suggested: a third of the places that a model reports in correct code have one of
+# them, and of the real bugs that it reports none.
+_INSTANCE = ("self", "cls")
 
 
 @dataclasses.dataclass
@@ -50,7 +53,8 @@ class ReadFunction:
         variables: Names of the variables.
         used: int32 [U], the variable that each usage reads.
         rewrites: int32 [R, 2] of (usage, other variable), in source order.
-        unread: The variables that are never suggested: see `FunctionSource.unread`.
+        excluded: The variables that are never suggested: those of
+            `FunctionSource.unread`, and `self` and `cls`.
     """
 
     name: str
@@ -59,7 +63,7 @@ class ReadFunction:
     variables: tuple[str, ...]
     used: np.ndarray
     rewrites: np.ndarray
-    unread: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
 
     @classmethod
     def from_graph(cls, graph: FunctionGraph, line: int) -> "ReadFunction":
@@ -67,14 +71,17 @@ class ReadFunction:
         first = min(graph.used.min(), graph.rewrites[:, 1].min())
         # The edges of encoded graphs are sorted by receiver.
         order = np.argsort(graph.usages[graph.rewrites[:, 0]], kind="stable")
+        variables = graph.labels[first:]
+        excluded = [node - first for node in graph.info["unread"]]
+        excluded += [k for k, name in enumerate(variables) if name in _INSTANCE]
         return cls(
             name=graph.info["function"],
             line=line,
             places=graph.info["places"],
-            variables=graph.labels[first:],
+            variables=variables,
             used=graph.used - first,
             rewrites=(graph.rewrites - [0, first]).astype(np.int32)[order],
-            unread=tuple(node - first for node in graph.info["unread"]),
+            excluded=tuple(excluded),
         )
 
 
@@ -299,8 +306,8 @@ class FunctionFindings(FindingSource):
                 "diverged in training. Train it again with a smaller learning rate."
             )
         usages = function.rewrites[:, 0]
-        unread = np.isin(function.rewrites[:, 1], function.unread)
-        uncalibrated, shares = np.where(unread, 0.0, shares)
+        excluded = np.isin(function.rewrites[:, 1], function.excluded)
+        uncalibrated, shares = np.where(excluded, 0.0, shares)
         for usage in np.unique(usages[uncalibrated >= self._least]).tolist():
             rows = np.flatnonzero(usages == usage)
             rows = rows[np.argsort(-shares[rows], kind="stable")]

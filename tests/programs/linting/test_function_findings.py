@@ -45,6 +45,8 @@ def test_what_nothing_reads_by_convention_or_a_linter_reports_is_not_suggested(t
     text = (
         "def f(rows, _hook, other):\n    unused = rows\n    for _, item in rows:\n"
         "        with other as handle:\n            other(item, rows)\n"
+        "    try:\n        other(rows)\n    except (OSError, other.Error) as error:\n"
+        "        other(rows, rows)\n"
         "    for number, spare in rows:\n        other(number)\n"
     )
     (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
@@ -55,7 +57,21 @@ def test_what_nothing_reads_by_convention_or_a_linter_reports_is_not_suggested(t
     reads_all = text.replace("other(number)", "other(number, locals())")
     (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", reads_all)])
     names = {name for f in result.findings for name, _ in f.candidates}
-    assert {"unused", "handle", "_hook", "_"} <= names
+    assert {"unused", "handle", "_hook", "_", "error"} <= names
+
+
+def test_the_instance_and_the_class_are_not_suggested(task):
+    text = (
+        "class Box:\n    def fill(self, other):\n        other.size = self\n"
+        "        return other\n\n    @classmethod\n    def make(cls, other):\n"
+        "        return other(cls)\n"
+    )
+    (result,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
+    pairs = [pair for finding in result.findings for pair in finding.candidates]
+    suggested = {f.suggested for f in result.findings if f.confidence > 0}
+    assert suggested == {"other"}
+    assert {f.used for f in result.findings} == {"self", "cls", "other"}
+    assert {name for name, share in pairs if share > 0} == {"self", "cls", "other"}
 
 
 def test_a_calibration_changes_confidence_but_not_what_is_found(task):
