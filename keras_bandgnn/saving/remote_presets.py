@@ -26,6 +26,9 @@ REMOTE_PRESETS = {
     "gcn_coauthor_cs": RemotePreset(
         None, "d16aed8a14cef2f50dacc0d6e633b0e59bacc0e862a014c014335e944c3401ef"
     ),
+    "ggnn_bugs_python": RemotePreset(
+        None, "1d0ab21df3f7571eb4838e5305d8ff470b7c9ef21564655816748eba18cb3d72"
+    ),
     "ggnn_bugs_python_large": RemotePreset(
         None, "f3f0ff1edbaeed2e5c0052ada627449535d2f58fa74336f48616463b0f05f930"
     ),

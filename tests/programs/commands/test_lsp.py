@@ -41,7 +41,7 @@ async def session(folder):
     def diagnostics(params):
         published.put_nowait(params)
 
-    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.9"]
+    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.01"]
     await client.start_io(sys.executable, *line, "--delay", "0.3", env=dict(os.environ))
     uri = (folder / "copy.py").as_uri()
     await client.initialize_async(
@@ -142,7 +142,7 @@ async def settings_session(folder):
     def settings(text, name="pyproject.toml"):
         (folder / name).write_text(f"[tool.bandgnn]\n{text}\n")
 
-    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.9"]
+    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.01"]
     await client.start_io(sys.executable, *line, env=dict(os.environ))
     await client.initialize_async(
         types.InitializeParams(
