@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.checks import fraction, instance, sequence
+from keras_bandgnn.checks import fraction, refuse
+from keras_bandgnn.programs.models.localization_report import checked_functions
 from keras_bandgnn.programs.program_graph import FunctionGraph
 
 
@@ -24,7 +25,7 @@ def localization_calibration(
         probabilities: [1 + R] for each, from `BugLocalizer.rewrite_probabilities` of a
             model without calibration; None for those that were not judged, which do
             not count.
-        bug_rate: Share of functions with a bug.
+        bug_rate: Share of functions with a bug, above 0 and below 1.
 
     Returns:
         (T, b).
@@ -50,14 +51,9 @@ def localization_calibration(
     from scipy.optimize import minimize
 
     rate = fraction("bug_rate", bug_rate)
-    functions = sequence("functions", functions, "a list of FunctionGraph")
-    for function in functions:
-        instance("functions", function, FunctionGraph, "a list of FunctionGraph")
-    if len(functions) != len(probabilities):
-        raise ValueError(
-            "Expected probabilities of each function. Received: "
-            f"{len(functions)} functions, {len(probabilities)} arrays."
-        )
+    if rate in (0, 1):
+        refuse("bug_rate", "above 0 and below 1", bug_rate)
+    functions = checked_functions(functions, probabilities)
     judged = [
         (function.correct, np.asarray(shares, np.float64))
         for function, shares in zip(functions, probabilities, strict=True)

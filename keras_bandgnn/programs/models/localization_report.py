@@ -51,14 +51,7 @@ def localization_report(
     """
     optional(positive_int, "lines", lines)
     rates = [fraction("rates", rate) for rate in sequence("rates", rates)]
-    functions = sequence("functions", functions, "a list of FunctionGraph")
-    for function in functions:
-        instance("functions", function, FunctionGraph, "a list of FunctionGraph")
-    if len(functions) != len(probabilities):
-        raise ValueError(
-            "Expected probabilities of each function. Received: "
-            f"{len(functions)} functions, {len(probabilities)} arrays."
-        )
+    functions = checked_functions(functions, probabilities)
     rows = [
         _judged(function, scores)
         for function, scores in zip(functions, probabilities, strict=True)
@@ -94,6 +87,19 @@ def localization_report(
         "false_alarms": _mean(alarms),
         "at": at,
     }
+
+
+def checked_functions(functions: Sequence, probabilities: Sequence) -> list:
+    """Return functions as a list, or raise unless each one has probabilities."""
+    functions = sequence("functions", functions, "a list of FunctionGraph")
+    for function in functions:
+        instance("functions", function, FunctionGraph, "a list of FunctionGraph")
+    if len(functions) != len(probabilities):
+        raise ValueError(
+            "Expected probabilities of each function. Received: "
+            f"{len(functions)} functions, {len(probabilities)} arrays."
+        )
+    return functions
 
 
 def _mean(values: Sequence) -> float:

@@ -47,6 +47,9 @@ def test_errors():
     both = [GRAPH.repaired_by(-1), GRAPH.repaired_by(0)]
     with pytest.raises(ValueError, match="of each function"):
         localization_calibration(both, [])
+    for rate in (0.0, 1.0, -1, "a"):
+        with pytest.raises(ValueError, match="`bug_rate`"):
+            localization_calibration(both, [[0.5, 0.5, 0.0]] * 2, rate)
     for functions in (both[:1], both[1:], [GRAPH, both[1]]):
         with pytest.raises(ValueError, match="with a bug"):
             localization_calibration(functions, [[0.5, 0.5, 0.0]] * len(functions))
