@@ -120,6 +120,13 @@ class ForceRegressor(GraphRegressor):
     """
 
     splits_sequences = False
+    weightless = (
+        *GraphRegressor.weightless,
+        "force_key",
+        "force_weight",
+        "stress_key",
+        "stress_weight",
+    )
 
     def __init__(
         self,

@@ -279,7 +279,10 @@ def load_task(
     task_class, entry = _task_entry(cls, base, path)
     config = task_class.head_overrides(entry["config"], head)
     stored_config = task_class.head_overrides(entry["config"], {})
-    same_head = _without_names(config) == _without_names(stored_config)
+    same_head = all(
+        config[name] == stored_config.get(name)
+        for name in set(config) - set(task_class.weightless)
+    )
     stored = _PresetFiles(path, load_weights, head=same_head)
     check_sizes(path / paths.TASK, entry["config"], stored.numbers)
     backbone_model = load_backbone(
@@ -340,12 +343,6 @@ def _preprocessor(path: Path, stored: _PresetFiles) -> GraphPreprocessor | None:
             f"{paths.METADATA} says. Received: none. Copy the whole folder again."
         )
     return None
-
-
-def _without_names(config: Mapping) -> dict:
-    """Return the arguments of a task that determine its weights."""
-    names = ("class_names", "target_names")
-    return {name: config[name] for name in config if name not in names}
 
 
 def _load_weights(model, weights: Path, config: Path) -> None:

@@ -60,6 +60,8 @@ class Task(Network, GraphModel):
         **kwargs: `name` and `dtype`, as for `keras.Model`.
     """
 
+    # Arguments that do not determine the weights: `from_preset` may replace them.
+    weightless: tuple[str, ...] = ("class_names", "target_names")
     # Metadata by name of the library's presets that hold a task of this class.
     presets = Presets(TASK)
 
@@ -100,7 +102,7 @@ class Task(Network, GraphModel):
             compile: Whether to compile the task with its defaults.
             **head: Arguments of the task to replace, such as `num_classes=3`. The
                 head is then new, and only the backbone has the preset's weights;
-                `class_names` and `target_names` leave the head as it is.
+                those of `weightless`, such as `class_names`, leave the head as it is.
 
         Raises:
             ValueError: For a preset that does not exist, holds another task or no

@@ -101,6 +101,7 @@ class BugLocalizer(MaskedTask):
             of `EdgeReadout`, such as `FunctionEncoder.edge_inputs()`.
         calibration: Temperature T, and b, which is added to the score of no change,
             for `rewrite_probabilities`: see `calibrated`. None for those of `predict`.
+            With it, probabilities are small: choose `min_confidence`, too.
         min_confidence: Probability of a rewrite from which `bandgnn check` reports it,
             if not told otherwise.
         **kwargs: Passed to `Task`.
@@ -144,6 +145,7 @@ class BugLocalizer(MaskedTask):
     labels = ChoiceLabels()
     # Devices that share a supergraph number the edges anew.
     splits_sequences = False
+    weightless = ("calibration", "min_confidence")
 
     def __init__(
         self,
@@ -172,7 +174,7 @@ class BugLocalizer(MaskedTask):
         self.first_type = positive_int("first_type", first_type, 0)
         self.hidden = optional(positive_int, "hidden", hidden)
         self.edge_inputs = dict(optional(mapping, "edge_inputs", edge_inputs) or {})
-        self.calibration = optional(_calibration, "calibration", calibration)
+        self.calibration = calibration
         self.min_confidence = fraction("min_confidence", min_confidence)
         # === Layers ===
         self.head = EdgeReadout(
@@ -183,6 +185,21 @@ class BugLocalizer(MaskedTask):
             name="head",
         )
         self.build_and_compile()
+
+    @property
+    def calibration(self) -> list[float] | None:
+        """(T, b) of `calibrated`, which may be set; None without."""
+        return self._calibration
+
+    @calibration.setter
+    def calibration(self, value: Sequence[float] | None) -> None:
+        self._calibration = optional(_calibration, "calibration", value)
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """See `Task.head_overrides`; older presets lack some of the arguments."""
+        missing = {"edge_inputs": None, "calibration": None}
+        return super().head_overrides({**missing, **config}, overrides)
 
     def build(self, input_shape: BatchShape | None = None) -> None:
         """Build the weights of the head."""

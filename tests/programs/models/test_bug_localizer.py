@@ -1,5 +1,7 @@
 """`BugLocalizer`: probabilities, learning, and graphs of functions as they are."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -220,6 +222,31 @@ def test_a_calibration_scales_scores_and_favours_no_change(kind, tmp_path):
         scores[0] += bias
         np.testing.assert_allclose(after, softmax(scores), rtol=1e-6)
         np.testing.assert_allclose(loaded, after, rtol=1e-6)
+
+
+def test_a_preset_may_be_loaded_with_another_calibration(tmp_path):
+    task = localizer(calibration=(2.0, 4.0))
+    task.save_to_preset(tmp_path / "new")
+    task.calibration = None
+    (expected,) = task.rewrite_probabilities(functions()[:1])
+    load = kb.models.BugLocalizer.from_preset
+    (found,) = load(tmp_path / "new", calibration=None).rewrite_probabilities(
+        functions()[:1]
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert load(tmp_path / "new", min_confidence=0.1).calibration == [2.0, 4.0]
+    # Presets of earlier versions have no such argument.
+    file = tmp_path / "new" / "task.json"
+    entry = json.loads(file.read_text())
+    del entry["config"]["calibration"], entry["config"]["edge_inputs"]
+    file.write_text(json.dumps(entry))
+    again = load(tmp_path / "new", calibration=(2.0, 4.0))
+    scores = np.log(expected) / 2
+    scores[0] += 4
+    (found,) = again.rewrite_probabilities(functions()[:1])
+    np.testing.assert_allclose(found, softmax(scores), rtol=1e-5)
+    with pytest.raises(ValueError, match="`calibration"):
+        again.calibration = (0.0, 1.0)
 
 
 @pytest.mark.parametrize("backbone", ["GINEBackbone", "GCNBackbone"])
