@@ -1,6 +1,6 @@
-"""Finds variables that look wrong in Python files, folders and notebooks.
+"""Lists variables that may be wrong in Python files, folders and notebooks.
 
-Only findings that the model is very sure of are reported; --rank lists the most
+Findings whose probability is below a bound are held back; --rank lists the most
 suspicious places instead, for a review. In a git repository, ignored files, submodules
 and nested repositories are left out. A comment `# bandgnn: ignore` silences its
 statement, or the function or class at whose head it stands; `# bandgnn: ignore-file`
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths", nargs="+", metavar="PATH", help="files, folders and notebooks"
     )
-    add_model(parser, "that of at most one false alarm in 2,000 lines")
+    add_model(parser, "the bound of the model, for about one finding in 5,000 lines")
     parser.add_argument(
         "--fail-on",
         type=fail_on,
@@ -295,7 +295,12 @@ def _relevant(result, changed: dict[str, set[int] | None] | None, baseline):
         )
         result = dataclasses.replace(result, findings=findings, held_back=held_back)
     if baseline is not None:
-        result = dataclasses.replace(result, findings=baseline.unknown(result))
+        held_back = dataclasses.replace(result, findings=result.held_back)
+        result = dataclasses.replace(
+            result,
+            findings=baseline.unknown(result),
+            held_back=baseline.unknown(held_back),
+        )
     return result
 
 

@@ -172,7 +172,7 @@ class _Session:
         return types.Diagnostic(
             types.Range(start, end),
             finding.message,
-            severity=types.DiagnosticSeverity.Warning,
+            severity=types.DiagnosticSeverity.Information,
             code="wrong-variable",
             source="bandgnn",
             data={"used": finding.used, "suggested": finding.suggested},

@@ -11,7 +11,7 @@ from keras_bandgnn.programs.linting.source_code import SourceCode
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A usage where another variable probably belongs.
+    """A usage where another variable may belong.
 
     Attributes:
         path: The file, as it was named.
@@ -43,7 +43,7 @@ class Finding:
         """The finding in a sentence."""
         where = "" if self.function == "<module>" else f" in {self.function}"
         percent = 100 * self.confidence
-        share = f"{percent:.1f}" if percent >= 1 else f"{percent:.2g}"
+        share = f"{percent:.1f}" if percent >= 1 else f"{percent:.3g}"
         return (
             f"`{self.used}` is used{where}, `{self.suggested}` may be meant ({share} %)"
         )

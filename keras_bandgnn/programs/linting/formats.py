@@ -12,7 +12,7 @@ from keras_bandgnn.programs.linting.finding import FileFindings, Finding
 from keras_bandgnn.version import __version__
 
 RULE = "wrong-variable"
-_ABOUT = "Another variable of the function probably belongs here."
+_ABOUT = "Another variable of the function may be meant here."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,15 +158,15 @@ def sarif(run: Run) -> str:
         "name": "WrongVariable",
         "shortDescription": {"text": _ABOUT},
         "fullDescription": {
-            "text": "A model of source code finds another variable more likely here "
-            "than the one in use."
+            "text": "A model of source code ranks this place among those where another "
+            "variable may be meant."
         },
         "help": {
             "text": "Check whether the suggested variable was meant. If not, end the "
             "line with the comment: # bandgnn: ignore"
         },
-        "defaultConfiguration": {"level": "warning"},
-        "properties": {"precision": "medium", "tags": ["correctness"]},
+        "defaultConfiguration": {"level": "note"},
+        "properties": {"precision": "low", "tags": ["correctness"]},
     }
     invocation = {
         "executionSuccessful": not run.errors,
@@ -212,7 +212,7 @@ def _sarif_result(result: FileFindings, finding: Finding, fingerprint: str) -> d
     entry = {
         "ruleId": RULE,
         "ruleIndex": 0,
-        "level": "warning",
+        "level": "note",
         "rank": round(100 * finding.confidence, 4),
         "partialFingerprints": {"bandgnn/v1": fingerprint},
         "properties": {

@@ -156,7 +156,8 @@ class FunctionFindings(FindingSource):
     Args:
         task: The task.
         processes: Processes that read files; one per core if omitted.
-        least: Least probability of a finding, before calibration.
+        least: Least probability of a finding before calibration. With one, those from
+            a 20th of the model's bound on are findings, too.
     """
 
     def __init__(self, task, processes: int | None = None, least: float = 0.01):
@@ -308,7 +309,10 @@ class FunctionFindings(FindingSource):
         usages = function.rewrites[:, 0]
         excluded = np.isin(function.rewrites[:, 1], function.excluded)
         uncalibrated, shares = np.where(excluded, 0.0, shares)
-        for usage in np.unique(usages[uncalibrated >= self._least]).tolist():
+        listed = uncalibrated >= self._least
+        if self._task.calibration is not None:
+            listed |= shares >= self.default_confidence / 20
+        for usage in np.unique(usages[listed]).tolist():
             rows = np.flatnonzero(usages == usage)
             rows = rows[np.argsort(-shares[rows], kind="stable")]
             used = function.variables[function.used[usage]]
