@@ -8,6 +8,8 @@ from keras_bandgnn.checks import fraction, refuse
 from keras_bandgnn.programs.models.localization_report import checked_functions
 from keras_bandgnn.programs.program_graph import FunctionGraph
 
+_LOG_TEMPERATURE = np.log(20)
+
 
 def localization_calibration(
     functions: Sequence[FunctionGraph],
@@ -28,11 +30,11 @@ def localization_calibration(
         bug_rate: Share of functions with a bug, above 0 and below 1.
 
     Returns:
-        (T, b).
+        (T, b), with T from 0.05 to 20.
 
     Raises:
-        ValueError: Unless there are both functions with a bug and without, and their
-            probabilities.
+        ValueError: Unless there are both functions with a bug and without, and
+            probabilities of each that add up to 1.
 
     Reference:
         Guo et al. 2017, https://arxiv.org/abs/1706.04599, with the prior of Saerens et
@@ -55,7 +57,7 @@ def localization_calibration(
         refuse("bug_rate", "above 0 and below 1", bug_rate)
     functions = checked_functions(functions, probabilities)
     judged = [
-        (function.correct, np.asarray(shares, np.float64))
+        (function.correct, _distribution(function, shares))
         for function, shares in zip(functions, probabilities, strict=True)
         if shares is not None
     ]
@@ -80,5 +82,21 @@ def localization_calibration(
         return -weight @ (shifted[right] - np.log(total)) / rate
 
     start = [0.0, np.log((1 - rate) / rate)]
-    log_temperature, bias = minimize(loss, start, method="Nelder-Mead").x
+    # Few functions may be told apart by any temperature, however large or small.
+    bounds = [(-_LOG_TEMPERATURE, _LOG_TEMPERATURE), (None, None)]
+    log_temperature, bias = minimize(loss, start, method="Nelder-Mead", bounds=bounds).x
     return float(np.exp(log_temperature)), float(bias)
+
+
+def _distribution(function: FunctionGraph, shares) -> np.ndarray:
+    """Return probabilities as float64, or raise unless they are of the function."""
+    shares = np.asarray(shares, np.float64)
+    size = 1 + len(function.rewrites)
+    is_share = shares.shape == (size,) and (shares >= 0).all()
+    if not is_share or not np.isclose(shares.sum(), 1, atol=1e-3):
+        raise ValueError(
+            f"Expected probabilities [{size}], of no change and of each rewrite, which "
+            f"add up to 1. Received: shape {shares.shape}, sum {shares.sum():.4g}. "
+            "Pass those of BugLocalizer.rewrite_probabilities."
+        )
+    return shares

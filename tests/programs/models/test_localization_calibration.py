@@ -43,6 +43,25 @@ def test_functions_that_were_not_judged_do_not_count():
     assert localization_calibration(functions, [*shares, None], 0.1) == expected
 
 
+def test_temperatures_of_few_functions_are_bounded():
+    pair = [GRAPH.repaired_by(-1), GRAPH.repaired_by(0)]
+    shares = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    for probabilities in (shares, shares[::-1]):
+        temperature, bias = localization_calibration(pair, probabilities)
+        assert 0.05 <= temperature * (1 + 1e-9) and temperature <= 20 * (1 + 1e-9)
+        assert np.isfinite(bias)
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [[0.5, 0.5], [[0.5, 0.5, 0.0]], [np.nan] * 3, [-1.0, -1.0, -1.0], [1.0] * 3],
+)
+def test_probabilities_are_those_of_the_function(shares):
+    pair = [GRAPH.repaired_by(-1), GRAPH.repaired_by(0)]
+    with pytest.raises(ValueError, match="add up to 1"):
+        localization_calibration(pair, [[0.8, 0.1, 0.1], shares])
+
+
 def test_errors():
     both = [GRAPH.repaired_by(-1), GRAPH.repaired_by(0)]
     with pytest.raises(ValueError, match="of each function"):
