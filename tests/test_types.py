@@ -18,7 +18,8 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn import aliases, keras_bases
 
-ROOT = Path(kb.__file__).parents[1]
+PACKAGE = Path(kb.__file__).parent
+ROOT = PACKAGE.parent
 MISTAKES = """\
 import keras_bandgnn as kb
 
@@ -157,7 +158,7 @@ def functions() -> dict[str, object]:
                 if name in SPECIAL or not name.startswith("_")
             ]
         for function in map(inspect.unwrap, filter(inspect.isfunction, members)):
-            if ROOT in Path(function.__code__.co_filename).parents:
+            if PACKAGE in Path(function.__code__.co_filename).parents:
                 found[f"{function.__module__}.{function.__qualname__}"] = function
     return found
 
