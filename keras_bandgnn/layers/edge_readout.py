@@ -15,6 +15,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.batch_layer import Readout, batch_part, target_edges
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.ops.lookup import sum_of_rows
 
 if TYPE_CHECKING:
     from keras_bandgnn.aliases import (
@@ -128,19 +129,32 @@ class EdgeReadout(Readout):
         last = ops.shape(states)[1] - 1
         ends = edge["sender"], ops.minimum(edge["receiver"], last)
         maps = self.sender_dense(states), self.receiver_dense(states)
-        features = 0.0 if self.encoder is None else self.encoder(edge)
-        hidden = self._hidden(maps, ends, features)
+        hidden = self._hidden(maps, ends, edge)
         if self.symmetric:
-            hidden = 0.5 * (hidden + self._hidden(maps, ends[::-1], features))
+            hidden = 0.5 * (hidden + self._hidden(maps, ends[::-1], edge))
         return self.output_dense(hidden)
 
-    def _hidden(self, maps, ends, features):
+    def _hidden(self, maps, ends, edge):
         """Return the hidden layer for edges from `ends[0]` to `ends[1]`."""
-        sent, received = (
-            graph_ops.batched_gather(values, ids)
-            for values, ids in zip(maps, ends, strict=True)
-        )
-        return self.activation(sent + received + features)
+        total = self._sum_of_rows(maps, ends, edge)
+        if total is None:
+            sent, received = (
+                graph_ops.batched_gather(values, ids)
+                for values, ids in zip(maps, ends, strict=True)
+            )
+            features = 0.0 if self.encoder is None else self.encoder(edge)
+            total = sent + received + features
+        return self.activation(total)
+
+    def _sum_of_rows(self, maps, ends, edge):
+        """Return the sum of states and features at once where that is faster."""
+        if maps[0].shape[0] != 1:
+            return None
+        features = [] if self.encoder is None else self.encoder.tables(edge)
+        if features is None:
+            return None
+        rows = [(values[0], ids) for values, ids in zip(maps, ends, strict=True)]
+        return sum_of_rows([*rows, *features])
 
     def get_config(self) -> Config:
         """Return the arguments of the constructor."""

@@ -372,9 +372,8 @@ class NodeEncoder(keras_bases.Layer):
 
     def _sum(self, encoder, ids, weight=None):
         """Return the sum over k of the embeddings of ids [G, N, K], times weights."""
-        plain = type(encoder) is keras.layers.Embedding
-        if plain and encoder.quantization_mode is None:
-            table = ops.cast(encoder.embeddings, self.compute_dtype)
+        table = self._table(encoder)
+        if table is not None:
             total = lookup_sum(table, ids, weight)
             if total is not None:
                 return total
@@ -385,6 +384,33 @@ class NodeEncoder(keras_bases.Layer):
             rows = encoder(ids[..., k])
             total = total + (rows if weight is None else rows * weight[..., k : k + 1])
         return total
+
+    def _table(self, encoder) -> Tensor | None:
+        """Return the rows of a plain embedding, None for another layer."""
+        plain = type(encoder) is keras.layers.Embedding
+        if not plain or encoder.quantization_mode is not None:
+            return None
+        return ops.cast(encoder.embeddings, self.compute_dtype)
+
+    def tables(self, values: Mapping) -> list[tuple[Tensor, Tensor]] | None:
+        """Return the tables of all features and the ids in them, of which rows add up.
+
+        None if a feature is no id, or the mean of several.
+        """
+        self._check_names(values)
+        if explained(values, "node"):
+            return None
+        parts = []
+        for name, spec in self.inputs.items():
+            ids = ops.convert_to_tensor(values[name])
+            table = self._table(self._encoder(name)) if "sets" not in spec else None
+            single = "ids" in spec and len(ids.shape) == 2
+            if table is None or not (single or "columns" in spec):
+                return None
+            if "columns" in spec:
+                ids = ids + ops.convert_to_tensor(_firsts(spec["columns"]))
+            parts.append((table, ids))
+        return parts
 
     def looked_up(self, batch: Batch) -> LookedUp | None:
         """Return the states as rows of one table, or None.

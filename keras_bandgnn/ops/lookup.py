@@ -78,3 +78,24 @@ def lookup_sum(table, ids, weight=None):
     if backend.lookup_sum is None:
         return None
     return backend.lookup_sum(table, ids, weight)
+
+
+def sum_of_rows(parts):
+    """Return the sum of states that are rows of tables, or None as `lookup_sum`.
+
+    Args:
+        parts: Pairs of a table, float [V, H], and ids in it, int32 [G, E] or
+            [G, E, K], of which all K rows are added.
+
+    Returns:
+        float [G, E, H], or None.
+    """
+    if backend.lookup_sum is None:
+        return None
+    tables, columns, first = [], [], 0
+    for table, ids in parts:
+        ids = ids if len(ids.shape) == 3 else ops.expand_dims(ids, -1)
+        columns.append(ids + first)
+        tables.append(table)
+        first += table.shape[0]
+    return lookup_sum(ops.concatenate(tables), ops.concatenate(columns, -1))

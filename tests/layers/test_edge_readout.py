@@ -3,11 +3,13 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers import EdgeReadout
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.testing import run_layer_test
 
 WIDTH, TYPES = 5, 3
+PLACES = [2, 4]
 
 
 def numpy(tensor):
@@ -23,7 +25,10 @@ def graphs_of(seed=0):
                 nodes,
                 *rng.integers(0, nodes, (2, count)),
                 edge_type=rng.integers(0, TYPES, count),
-                edge={"length": rng.normal(size=(count, 2))},
+                edge={
+                    "length": rng.normal(size=(count, 2)),
+                    "place": rng.integers(0, PLACES, (count, len(PLACES))),
+                },
             )
         )
     return graphs
@@ -88,6 +93,40 @@ def test_equals_a_network_per_edge(symmetric, replicas):
         np.testing.assert_allclose(out[group, place], expected, atol=2e-5)
         seen += 1
     assert seen == 12
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_ids_beside_numbers_and_alone(symmetric):
+    """Ids alone are one sum of rows on some backends, with a gradient of its own."""
+    x = batch()
+    x["edge"]["length"] = np.zeros_like(x["edge"]["length"])
+    states = states_of(x)
+    x = keras.tree.map_structure(keras.ops.convert_to_tensor, x)
+    ids = {"type": TYPES, "place": PLACES}
+    results = []
+    for inputs in (ids, {**ids, "length": {"features": 2}}):
+        layer = EdgeReadout(3, inputs, 4, symmetric=symmetric)
+        layer.build((None, None, WIDTH))
+        rng = np.random.default_rng(2)
+        shared = [w for w in layer.weights if "length" not in w.path]
+        for weight in shared:
+            weight.assign(rng.normal(size=weight.shape))
+        shared = [id(w) for w in shared]
+
+        def squares(values, layer=layer):
+            out, _ = layer.stateless_call(values[1:], [], values[0], x)
+            mask = keras.ops.cast(x["edge"]["mask"][..., None], "float32")
+            return keras.ops.sum(keras.ops.square(out) * mask)
+
+        values = [keras.ops.convert_to_tensor(states)]
+        values += [keras.ops.convert_to_tensor(numpy(w)) for w in layer.weights]
+        _, slopes = graph_ops.value_and_gradient(squares, values)
+        weights = zip(layer.weights, slopes[1:], strict=True)
+        slopes = [slopes[0], *(s for w, s in weights if id(w) in shared)]
+        results.append([numpy(layer(states, x)[:, :12]), *map(numpy, slopes)])
+    assert len(results[0]) == 2 + 7
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-5)
 
 
 def test_config_shapes_and_reduced_precision():
