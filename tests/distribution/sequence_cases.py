@@ -29,7 +29,7 @@ from registered import registered, small_backbone
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
 from keras_bandgnn.layers import dense as flat_dense
-from keras_bandgnn.layers import dropout
+from keras_bandgnn.layers import dropout, graph_readout
 from keras_bandgnn.models.inspection import layer_states
 from keras_bandgnn.models.task_program import compiled
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
@@ -237,11 +237,13 @@ CASES = {
     "GRUReadout": (lambda: readout(kb.layers.GRUReadout(H, 1)), "graph"),
     "GRUUpdate": (gru_update, "node"),
     "GaussianBasis": (lambda: edges(kb.layers.GaussianBasis(5, 3.0)), "edge"),
-    "GraphReadout": (lambda: readout(kb.layers.GraphReadout(3)), "graph"),
-    "GraphReadout attention": (
-        lambda: readout(kb.layers.GraphReadout(3, "attention")),
-        "graph",
-    ),
+    **{
+        f"GraphReadout {reduce}": (
+            lambda reduce=reduce: readout(kb.layers.GraphReadout(3, reduce)),
+            "graph",
+        )
+        for reduce in graph_readout.REDUCTIONS
+    },
     "GraphTransformerLayer": (transformer_layer, "node"),
     "LayerNormalization": (lambda: of(kb.layers.LayerNormalization()), "node"),
     "NodeEncoder": (

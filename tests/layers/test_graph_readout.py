@@ -4,6 +4,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.layers import GraphReadout
+from keras_bandgnn.layers.graph_readout import REDUCTIONS
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.testing import run_layer_test
@@ -55,6 +56,20 @@ def test_equals_the_oracle(reduce, use_bias, replicas):
     assert seen == len(SIZES)
 
 
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
+def test_the_output_is_linear_in_the_features(reduce, use_bias):
+    """`LastLayerLaplace` depends on it."""
+    x = batch(2)
+    states = states_for(x)
+    layer = with_weights(GraphReadout(2, reduce, use_bias=use_bias))
+    kernel = np.concatenate(
+        [numpy(w).reshape(-1, 2) for w in layer.output_dense.weights]
+    )
+    expected = numpy(layer.features(states, x)) @ kernel
+    np.testing.assert_allclose(numpy(layer(states, x)), expected, atol=1e-5)
+
+
 def test_config_shapes_and_reduced_precision():
     x = batch()
     states = states_for(x)
@@ -74,7 +89,7 @@ def test_the_hidden_layer_is_half_as_wide_as_the_states():
     assert count(GraphReadout(1, use_bias=False), 1) == 2
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_padding_and_the_order_of_nodes_change_nothing(reduce):
     x = batch()
     states = states_for(x)
