@@ -262,10 +262,14 @@ def check_sampler(sampler: Sampler | None, by_layer: bool = False) -> None:
         sampler: The argument.
         by_layer: Whether states are computed one layer at a time, without a sampler.
     """
-    from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
+    from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
-    expected = "a NeighborSampler, of the nodes of pairs"
-    optional(instance, "sampler", sampler, NeighborSampler, expected)
+    expected = (
+        "a sampler of neighbours, such as NeighborSampler, for the nodes of pairs"
+    )
+    optional(instance, "sampler", sampler, Sampler, expected)
+    if sampler is not None and not sampler.of_neighbours:
+        refuse("sampler", expected, sampler)
     if by_layer and sampler is not None:
         refuse("by_layer", "False with `sampler`", by_layer)
 

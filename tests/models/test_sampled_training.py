@@ -480,5 +480,6 @@ def test_links_train_on_samples():
     assert found == pytest.approx(task.evaluate(split.train, split.test_pairs))
     flat = kb.data.FlatGraphs.from_graphs([split.train])
     assert (task.predict(flat, split.test_pairs) == scores).all()
-    with pytest.raises(ValueError, match="a NeighborSampler, of the nodes of pairs"):
-        task.fit(split.train, sampler=ClusterSampler(2))
+    for sampler in (ClusterSampler(2), 2):
+        with pytest.raises(ValueError, match="a sampler of neighbours, such as"):
+            task.fit(split.train, sampler=sampler)
