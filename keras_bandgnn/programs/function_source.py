@@ -129,12 +129,16 @@ class FunctionSource:
         return FunctionSource("\n".join(lines), *self._context)
 
     @functools.cached_property
+    def _nodes(self) -> list[ast.AST]:
+        return list(walk(self.unit.tree))
+
+    @functools.cached_property
     def usages(self) -> list[FoundUsage]:
         """The usages of variables, in the order of the source."""
         unit = self.unit
-        nodes = list(walk(unit.tree))
-        excluded = _excluded(nodes, unit)
-        values = {token: _Value(node) for token, node in _values(nodes, unit).items()}
+        excluded = _excluded(self._nodes, unit)
+        bound = _values(self._nodes, unit)
+        values = {token: _Value(node) for token, node in bound.items()}
         usages = []
         for frame in unit.frames:
             if frame.in_function:
@@ -150,10 +154,10 @@ class FunctionSource:
         may read them.
         """
         candidates = {other for usage in self.usages for other in usage.others}
-        nodes = list(walk(self.unit.tree))
-        if any(isinstance(node, ast.Name) and node.id == "locals" for node in nodes):
+        names = (node for node in self._nodes if isinstance(node, ast.Name))
+        if any(name.id == "locals" for name in names):
             return set()
-        assigned = _assigned(nodes, self.unit)
+        assigned = _assigned(self._nodes, self.unit)
         unread = set()
         for variable in candidates:
             writes = {t for tokens in variable.writes.values() for t in tokens}

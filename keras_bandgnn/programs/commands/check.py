@@ -243,6 +243,11 @@ def _check(options: argparse.Namespace):
     if checker.lines and checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
     least, ranked = checker.min_confidence, options.rank is not None
+    if not results and least > 10 * checker.default_confidence:
+        report.remark(
+            f"min-confidence is {least:g}. Probabilities of {options.model} are small: "
+            f"its default is {checker.default_confidence:g}"
+        )
     return Run(results, errors, done, options.model, least, held_back, ranked)
 
 

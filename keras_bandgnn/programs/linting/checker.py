@@ -80,9 +80,14 @@ class Checker:
     def min_confidence(self) -> float:
         """Least confidence of a finding."""
         if self._min_confidence is None:
-            confidence = _confidence_in(self._folder) if self._source is None else None
-            self._min_confidence = confidence or self.source.default_confidence
+            self._min_confidence = self.default_confidence
         return self._min_confidence
+
+    @property
+    def default_confidence(self) -> float:
+        """Least confidence of a finding if not told otherwise."""
+        confidence = _confidence_in(self._folder) if self._source is None else None
+        return confidence or self.source.default_confidence
 
     @property
     def source(self) -> FindingSource:

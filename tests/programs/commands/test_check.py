@@ -64,6 +64,15 @@ def test_findings_and_exit_codes(source, tree, capfd):
     )
 
 
+def test_a_bound_that_hides_everything(source, tree, capfd, monkeypatch):
+    monkeypatch.setattr(checker, "_confidence_in", lambda _: 0.002)
+    _, _, err = check(capfd, ".", "--min-confidence", "1")
+    assert re.search("is 1. Probabilities of .* are small", " ".join(err.split()))
+    assert "its default is 0.002" in " ".join(err.split())
+    for arguments in ((), ("--min-confidence", "0.02"), ("--rank", "1")):
+        assert "min-confidence" not in check(capfd, ".", *arguments)[2]
+
+
 def test_the_most_suspicious_places_are_ranked(source, tree, capfd):
     (tree / "c.py").write_text("x = odd_c\ny = odd_d  # bandgnn: ignore\n")
     code, out, _ = check(capfd, ".", "--rank", "3")
@@ -361,8 +370,11 @@ def test_hook_of_pre_commit(source, tree, capfd):
     program, *arguments = hook["entry"].split()
     # It is called with the names of files.
     code, out, _ = check(capfd, *arguments[1:], "a.py", "sub/b.py")
-    assert (program, arguments[0], code) == ("bandgnn", "check", 1)
-    assert len(places(out)) == 2
+    assert (program, arguments[0], code) == ("bandgnn", "check", 0)
+    # Without this, pre-commit shows nothing of a hook that passes.
+    assert len(places(out)) == 2 and hook["verbose"]
+    blocking = [*arguments[1:], "--fail-on", "1", "a.py"]
+    assert check(capfd, *blocking)[0] == 1
     (tree / "pyproject.toml").write_text('[tool.bandgnn]\nexclude = ["sub"]\n')
     code, out, _ = check(capfd, *arguments[1:], "a.py", "sub/b.py")
     assert places(out) == ["a.py:1:5"]
