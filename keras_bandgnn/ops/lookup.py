@@ -73,11 +73,15 @@ def lookup_sum(table, ids, weight=None):
     Returns:
         float [G, N, H], or None.
     """
-    if keras.backend.standardize_dtype(table.dtype) != "float32":
-        return None
-    if backend.lookup_sum is None:
+    if not _has_sum(table):
         return None
     return backend.lookup_sum(table, ids, weight)
+
+
+def _has_sum(table) -> bool:
+    """Return whether the backend may have a sum of rows of a table."""
+    dtype = keras.backend.standardize_dtype(table.dtype)
+    return backend.lookup_sum is not None and dtype == "float32"
 
 
 def sum_of_rows(parts):
@@ -90,7 +94,7 @@ def sum_of_rows(parts):
     Returns:
         float [G, E, H], or None.
     """
-    if backend.lookup_sum is None:
+    if not _has_sum(parts[0][0]):
         return None
     tables, columns, first = [], [], 0
     for table, ids in parts:
