@@ -161,7 +161,9 @@ def test_loaders_of_a_task_have_its_sampler():
     with pytest.raises(ValueError, match="loader.graph, loader.pairs"):
         task.predict(loader)
     assert loader.assembler.sampler.time == "recent"
-    with pytest.raises(ValueError, match="a NeighborSampler"):
+    with pytest.raises(
+        ValueError, match="a sampler of neighbours, such as NeighborSampler"
+    ):
         task.loader(graph, sampler=3)
     with pytest.raises(TypeError, match="samplr"):
         task.loader(graph, samplr=sampler)
