@@ -373,10 +373,9 @@ class NodeEncoder(keras_bases.Layer):
     def _sum(self, encoder, ids, weight=None):
         """Return the sum over k of the embeddings of ids [G, N, K], times weights."""
         table = self._table(encoder)
-        if table is not None:
-            total = lookup_sum(table, ids, weight)
-            if total is not None:
-                return total
+        total = None if table is None else lookup_sum(table, ids, weight)
+        if total is not None:
+            return total
         # Position by position, without a [G, N, K, H] temporary, which XLA on CPUs
         # reduces slowly.
         total = 0
@@ -387,25 +386,20 @@ class NodeEncoder(keras_bases.Layer):
 
     def _table(self, encoder) -> Tensor | None:
         """Return the rows of a plain embedding, None for another layer."""
-        plain = type(encoder) is keras.layers.Embedding
-        if not plain or encoder.quantization_mode is not None:
+        if type(encoder) is not keras.layers.Embedding or encoder.quantization_mode:
             return None
         return ops.cast(encoder.embeddings, self.compute_dtype)
 
     def tables(self, values: Mapping) -> list[tuple[Tensor, Tensor]] | None:
-        """Return the tables of all features and the ids in them, of which rows add up.
-
-        None if a feature is no id, or the mean of several.
-        """
+        """Return tables and ids in them whose rows add up; None for other features."""
         self._check_names(values)
         if explained(values, "node"):
             return None
         parts = []
         for name, spec in self.inputs.items():
             ids = ops.convert_to_tensor(values[name])
-            table = self._table(self._encoder(name)) if "sets" not in spec else None
-            single = "ids" in spec and len(ids.shape) == 2
-            if table is None or not (single or "columns" in spec):
+            table = None if "sets" in spec else self._table(self._encoder(name))
+            if table is None or ("ids" in spec and len(ids.shape) == 3):
                 return None
             if "columns" in spec:
                 ids = ids + ops.convert_to_tensor(_firsts(spec["columns"]))
