@@ -129,22 +129,24 @@ class EdgeReadout(Readout):
         last = ops.shape(states)[1] - 1
         ends = edge["sender"], ops.minimum(edge["receiver"], last)
         maps = self.sender_dense(states), self.receiver_dense(states)
-        hidden = self._hidden(maps, ends, edge)
-        if self.symmetric:
-            hidden = 0.5 * (hidden + self._hidden(maps, ends[::-1], edge))
-        return self.output_dense(hidden)
-
-    def _hidden(self, maps, ends, edge):
-        """Return the hidden layer for edges from `ends[0]` to `ends[1]`."""
-        total = self._sum_of_rows(maps, ends, edge)
-        if total is None:
-            sent, received = (
-                graph_ops.batched_gather(values, ids)
-                for values, ids in zip(maps, ends, strict=True)
-            )
+        # Both directions of an edge, if they are alike.
+        pairs = [ends, ends[::-1]] if self.symmetric else [ends]
+        totals = [self._sum_of_rows(maps, pair, edge) for pair in pairs]
+        if totals[0] is None:
             features = 0.0 if self.encoder is None else self.encoder(edge)
-            total = sent + received + features
-        return self.activation(total)
+            totals = [self._sum_of_ends(maps, pair) + features for pair in pairs]
+        hidden = [self.activation(total) for total in totals]
+        if self.symmetric:
+            hidden = [0.5 * (hidden[0] + hidden[1])]
+        return self.output_dense(hidden[0])
+
+    def _sum_of_ends(self, maps, ends):
+        """Return the sum of the maps of both ends of each edge."""
+        sent, received = (
+            graph_ops.batched_gather(values, ids)
+            for values, ids in zip(maps, ends, strict=True)
+        )
+        return sent + received
 
     def _sum_of_rows(self, maps, ends, edge):
         """Return the sum of states and features at once where that is faster."""
